@@ -1,0 +1,1 @@
+"""Data that runs need, shipped as package data."""

@@ -1,0 +1,1 @@
+"""Load, accept statistics, comparisons, reports."""

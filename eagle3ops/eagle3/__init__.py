@@ -1,0 +1,1 @@
+"""The algorithm: drafter, training-time test, losses, vocabulary map, decoding."""

@@ -1,0 +1,1 @@
+"""Hidden-state shards: format, manifest, writer, reader."""

@@ -1,0 +1,1 @@
+"""How to reach the machine that a run lives on."""

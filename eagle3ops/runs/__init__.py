@@ -1,0 +1,1 @@
+"""Run directories, events, the content-addressed store, the ledger and the supervisor."""

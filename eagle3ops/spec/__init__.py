@@ -1,0 +1,1 @@
+"""The pipeline file: models, loading with line numbers, overrides, forecasts."""

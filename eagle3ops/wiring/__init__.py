@@ -1,0 +1,1 @@
+"""Proof that training and serving feed the drafter the same tensors."""

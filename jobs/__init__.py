@@ -1,0 +1,1 @@
+"""One module per job: its Spec, its plan(), its run()."""

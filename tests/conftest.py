@@ -1,0 +1,38 @@
+"""What every test may ask for: the recordings of a real GPU host, and the switches for slow and GPU tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run tests that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --slow"))
+        if item.get_closest_marker("gpu") and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+        if item.get_closest_marker("recordings") and _recordings() is None:
+            item.add_marker(pytest.mark.skip(reason="EAGLE3OPS_RECORDINGS does not name a folder of recordings"))
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidia0").exists()
+
+
+def _recordings() -> Path | None:
+    folder = os.environ.get("EAGLE3OPS_RECORDINGS")
+    return Path(folder) if folder and Path(folder).is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def recordings() -> Path:
+    """Recordings of real engines: `gpu/drafter`, `gpu/answers.jsonl.gz`, ..."""
+    folder = _recordings()
+    if folder is None:
+        pytest.skip("EAGLE3OPS_RECORDINGS does not name a folder of recordings")
+    return folder
