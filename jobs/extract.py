@@ -1,0 +1,171 @@
+"""extract: run the target over its own answers and keep the hidden states that the drafter will read."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from eagle3ops.answers import AnswerRow, read_answers
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.context import Context
+from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.spec.base import AuxLayersSpec, StageSpec
+from eagle3ops.targets import read_target_info
+
+if TYPE_CHECKING:
+    from eagle3ops.eagle3.layers import AuxLayers
+    from eagle3ops.engines.reference.model import Target
+    from eagle3ops.features import FeatureRow
+
+
+class ExtractSpec(StageSpec):
+    """Which hidden states are kept, and in what pieces."""
+
+    aux_layers: AuxLayersSpec | None = None
+    """Layers the drafter reads; the default is boundaries 2, n // 2 and n - 3."""
+    rows_per_shard: int = Field(default=64, ge=1)
+    """A shard is what a kill costs at most."""
+    rows_per_batch: int = Field(default=16, ge=1)
+    max_tokens: int = Field(default=2048, ge=8)
+    """Longer rows are cut here."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+
+
+class Extract(Job):
+    """Feature shards under `train/` and `heldout/`."""
+
+    name: ClassVar[str] = "extract"
+    Spec: ClassVar[type[StageSpec]] = ExtractSpec
+    needs: ClassVar[tuple[str, ...]] = ("fetch", "generate")
+    reads: ClassVar[tuple[str, ...]] = ("target", "engine")
+    code: ClassVar[tuple[str, ...]] = (
+        "eagle3ops.jobs.extract",
+        "eagle3ops.answers",
+        "eagle3ops.features",
+        "eagle3ops.engines.reference.model",
+    )
+
+    def plan(self, ctx: PlanContext) -> Plan:
+        """Disk: 4 hidden states per token (three aux, one final)."""
+        spec = ctx.spec
+        assert isinstance(spec, ExtractSpec)
+        tokens = ctx.upstream_tokens("generate")
+        hidden = ctx.target_hidden_size()
+        width = 2 if spec.dtype == "bfloat16" else 4
+        disk = None if tokens is None or hidden is None else tokens * 4 * hidden * width
+        return Plan(
+            inputs=("answers.jsonl",),
+            outputs=("train/", "heldout/"),
+            forecast=Forecast(tokens=tokens, disk_bytes=disk, notes=(f"4 hidden states a token in {spec.dtype}",)),
+        )
+
+    async def run(self, ctx: Context) -> None:
+        """Write every shard that is not there yet and verified."""
+        await asyncio.to_thread(self._extract, ctx)
+
+    def _extract(self, ctx: Context) -> None:
+        from eagle3ops.eagle3.layers import AuxLayers
+        from eagle3ops.engines.reference.model import Target
+
+        spec = ctx.spec
+        assert isinstance(spec, ExtractSpec)
+        info = read_target_info(ctx.inputs["fetch"])
+        answers = read_answers(ctx.inputs["generate"] / "answers.jsonl")
+        if spec.aux_layers is None:
+            layers = AuxLayers.default(info.num_layers)
+        else:
+            layers = AuxLayers.from_ids(spec.aux_layers.ids, spec.aux_layers.convention, info.num_layers)
+        target = Target.load(info.path, dtype=ctx.pipeline.engine.dtype, device=ctx.pipeline.engine.device)
+        total = sum(min(spec.max_tokens, len(row.prompt_ids) + len(row.output_ids)) for row in answers)
+        done = 0
+        for split in ("heldout", "train"):
+            rows = [row for row in answers if row.split == split]
+
+            def advance(tokens: int) -> None:
+                nonlocal done
+                done += tokens
+                ctx.progress(done, total, "tokens")
+
+            extract_split(
+                target, layers, rows, ctx.out / split, spec, fingerprint=info.fingerprint, advance=advance, warn=ctx.warn
+            )
+            ctx.artifact(ctx.out / split, note=f"hidden states of {len(rows)} {split} rows, {layers}")
+        ctx.metric("tokens", total)
+
+
+def extract_split(
+    target: "Target",
+    layers: "AuxLayers",
+    rows: Sequence[AnswerRow],
+    folder: Path,
+    spec: ExtractSpec,
+    *,
+    fingerprint: str,
+    advance: Callable[[int], None],
+    warn: Callable[[str], None],
+) -> None:
+    """Write the shards of one split; a shard that verifies is kept, a torn one is named and made again.
+
+    Raises:
+        Eagle3opsError: the split has no rows, or a hidden state is not finite.
+    """
+    from eagle3ops.features import FeatureHeader, FeatureWriter
+
+    if not rows:
+        raise Eagle3opsError(
+            f"no answers for {folder.name}", remedy="let generate answer at least one prompt of each split"
+        )
+    header = FeatureHeader(
+        target_fingerprint=fingerprint,
+        aux_layers=layers,
+        hidden_size=target.config.hidden_size,
+        dtype=spec.dtype,
+        final_state="pre_norm",
+    )
+    writer = FeatureWriter(folder, header)
+    kept = writer.verified()
+    for problem in writer.problems:
+        warn(f"{folder.name}: {problem}; it is extracted again")
+    for first in range(0, len(rows), spec.rows_per_shard):
+        name = f"{first // spec.rows_per_shard:05d}"
+        chunk = rows[first : first + spec.rows_per_shard]
+        if name not in kept:
+            writer.write_shard(name, features_of(target, layers, chunk, spec))
+        advance(sum(min(spec.max_tokens, len(row.prompt_ids) + len(row.output_ids)) for row in chunk))
+
+
+def features_of(
+    target: "Target", layers: "AuxLayers", rows: Sequence[AnswerRow], spec: ExtractSpec
+) -> "list[FeatureRow]":
+    """Hidden states of some rows, in the order given; batches are formed by length, so their make-up is fixed."""
+    import torch
+
+    from eagle3ops.features import FeatureRow
+
+    texts = [(row.prompt_ids + row.output_ids)[: spec.max_tokens] for row in rows]
+    by_length = sorted(range(len(rows)), key=lambda index: len(texts[index]))
+    want = [*layers.boundary, target.config.num_layers]
+    dtype = getattr(torch, spec.dtype)
+    found: dict[int, FeatureRow] = {}
+    for start in range(0, len(by_length), spec.rows_per_batch):
+        batch = by_length[start : start + spec.rows_per_batch]
+        lengths = torch.tensor([len(texts[index]) for index in batch])
+        ids = torch.zeros(len(batch), int(lengths.max()), dtype=torch.int64)
+        for slot, index in enumerate(batch):
+            ids[slot, : lengths[slot]] = torch.tensor(texts[index])
+        states = target.boundaries(ids.to(target.device), lengths.to(target.device), want).to("cpu", dtype)
+        for slot, index in enumerate(batch):
+            length = int(lengths[slot])
+            row = rows[index]
+            mask = torch.zeros(length, dtype=torch.bool)
+            mask[len(row.prompt_ids) :] = True
+            found[index] = FeatureRow(
+                id=row.id,
+                token_ids=torch.tensor(texts[index], dtype=torch.int32),
+                loss_mask=mask,
+                aux=states[:-1, slot, :length].transpose(0, 1).flatten(1).contiguous(),
+                final=states[-1, slot, :length].contiguous(),
+            )
+    return [found[index] for index in range(len(rows))]

@@ -1,0 +1,131 @@
+"""serve: start the engine with the drafter as the pipeline says, prove that it answers, and keep it up on request."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from eagle3ops.answers import read_answers, write_atomically
+from eagle3ops.runs.context import Context
+from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.spec.base import AuxLayersSpec, StageSpec
+from eagle3ops.targets import read_target_info
+
+if TYPE_CHECKING:
+    from eagle3ops.engines.base import ServeSpec
+
+
+class SpeculationSpec(StageSpec):
+    """One setting of speculative decoding, in the engines' own terms."""
+
+    steps: int = Field(default=3, ge=1, le=16)
+    """Draft steps before each verification."""
+    topk: int = Field(default=1, ge=1, le=32)
+    """Branches kept at each step; 1 makes a chain."""
+    draft_tokens: int = Field(default=4, ge=2, le=128)
+    """Tokens verified at once, the last accepted one included; a chain has steps + 1."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "SpeculationSpec":
+        if self.topk == 1 and self.draft_tokens != self.steps + 1:
+            raise ValueError(f"a chain (topk 1) of {self.steps} steps verifies {self.steps + 1} draft_tokens")
+        return self
+
+    @property
+    def label(self) -> str:
+        """`3/1/4`: steps, topk, draft tokens."""
+        return f"{self.steps}/{self.topk}/{self.draft_tokens}"
+
+
+class ServeStageSpec(StageSpec):
+    """How the drafter is served."""
+
+    speculation: SpeculationSpec = SpeculationSpec()
+    aux_layers: AuxLayersSpec | None = None
+    """Serve with other aux layers than the drafter's config says. For experiments: the verdict will say FAIL."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """A free one is taken when left out."""
+    hold: bool = False
+    """Keep serving until the run is cancelled."""
+
+
+class Serve(Job):
+    """Facts of the running engine, its first answer and its launch line, in `serve.json`."""
+
+    name: ClassVar[str] = "serve"
+    Spec: ClassVar[type[StageSpec]] = ServeStageSpec
+    needs: ClassVar[tuple[str, ...]] = ("fetch", "generate", "train")
+    reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
+    code: ClassVar[tuple[str, ...]] = ("eagle3ops.jobs.serve", "eagle3ops.engines", "eagle3ops.eagle3")
+
+    def plan(self, ctx: PlanContext) -> Plan:
+        """Starts one engine."""
+        return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=Forecast())
+
+    async def run(self, ctx: Context) -> None:
+        """Start, ask one held-out prompt, record, and hold when asked to."""
+        from eagle3ops.engines.base import adapter
+        from eagle3ops.engines.client import Sampling
+        from eagle3ops.engines.serving import running
+
+        spec = ctx.spec
+        assert isinstance(spec, ServeStageSpec)
+        engine = adapter(ctx.pipeline.engine.name)
+        setting = serve_spec(ctx, spec, spec.speculation)
+        row = next(row for row in read_answers(ctx.inputs["generate"] / "answers.jsonl") if row.split == "heldout")
+        started = time.monotonic()
+        async with running(engine, setting, spawn=ctx.spawn, role="engine-serve") as client:
+            ready_s = time.monotonic() - started
+            answer = await client.generate(row.prompt_ids, Sampling(max_new_tokens=32))
+            facts: dict[str, Any] = {
+                "ready_s": ready_s,
+                "launch_line": engine.launch_line(setting),
+                "model_info": await client.model_info(),
+                "server_info": await client.server_info(),
+                "first_answer": {"prompt_id": row.id, "text": answer.text, "finish_reason": answer.finish_reason},
+            }
+            write_atomically(ctx.out / "serve.json", json.dumps(facts, indent=2, default=str) + "\n")
+            ctx.artifact(ctx.out / "serve.json", note=f"engine facts; ready after {ready_s:.1f} s")
+            ctx.metric("ready_s", ready_s)
+            ctx.info(f"serving at {client.url}")
+            if spec.hold:
+                await asyncio.get_running_loop().create_future()
+
+
+def serve_spec(
+    ctx: Context,
+    spec: ServeStageSpec,
+    speculation: SpeculationSpec | None,
+    *,
+    dtype: str | None = None,
+    return_hidden_states: bool = False,
+    port: int | None = None,
+) -> "ServeSpec":
+    """The engine's settings for this pipeline; without `speculation`, the baseline: the target alone."""
+    from eagle3ops.eagle3.layers import AuxLayers
+    from eagle3ops.engines.base import ServeSpec, free_port
+
+    info = read_target_info(ctx.inputs["fetch"])
+    engine = ctx.pipeline.engine
+    override = None
+    if spec.aux_layers is not None and speculation is not None:
+        override = AuxLayers.from_ids(spec.aux_layers.ids, spec.aux_layers.convention, info.num_layers)
+    drafter: Path | None = ctx.inputs["train"] / "drafter" if speculation is not None else None
+    chosen = speculation or SpeculationSpec()
+    return ServeSpec(
+        model=info.path,
+        dtype=dtype or engine.dtype,
+        device=engine.device,
+        drafter=drafter,
+        steps=chosen.steps,
+        topk=chosen.topk,
+        draft_tokens=chosen.draft_tokens,
+        aux_layers=override,
+        max_running_requests=engine.max_running_requests,
+        return_hidden_states=return_hidden_states,
+        port=port or spec.port or free_port(),
+        seed=ctx.pipeline.seed,
+    )

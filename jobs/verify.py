@@ -1,0 +1,155 @@
+"""verify: prove that training and serving feed the drafter the same tensors, before anyone benchmarks."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from eagle3ops.answers import AnswerRow, read_answers, write_atomically
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.jobs.serve import ServeStageSpec, serve_spec
+from eagle3ops.runs.context import Context
+from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.spec.base import StageSpec
+from eagle3ops.targets import read_target_info
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eagle3ops.engines.reference.model import Target
+    from eagle3ops.wiring.fingerprint import SegmentMatch
+    from eagle3ops.wiring.verdict import WiringVerdict
+
+
+class VerifySpec(StageSpec):
+    """How much is compared."""
+
+    probes: int = Field(default=3, ge=1)
+    """Held-out rows whose hidden states are compared."""
+    probe_tokens: int = Field(default=48, ge=4)
+    """Tokens of each row that are fed to the engine."""
+    min_greedy_agreement: float = Field(default=0.95, ge=0.0, le=1.0)
+    """Share of stored final states that have to predict the engine's own token; a real engine reached 0.969."""
+
+
+class Verify(Job):
+    """The wiring verdict in `verdict.json`."""
+
+    name: ClassVar[str] = "verify"
+    Spec: ClassVar[type[StageSpec]] = VerifySpec
+    needs: ClassVar[tuple[str, ...]] = ("fetch", "generate", "extract", "train", "serve")
+    reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
+    code: ClassVar[tuple[str, ...]] = (
+        "eagle3ops.jobs.verify",
+        "eagle3ops.jobs.serve",
+        "eagle3ops.wiring",
+        "eagle3ops.engines",
+        "eagle3ops.eagle3",
+    )
+
+    def plan(self, ctx: PlanContext) -> Plan:
+        """Starts one engine and loads the reference model."""
+        return Plan(inputs=("features", "drafter/", "engine"), outputs=("verdict.json",), forecast=Forecast())
+
+    async def run(self, ctx: Context) -> None:
+        """Compare stored features and the running engine with the reference model at every boundary."""
+        from eagle3ops.eagle3.checkpoint import check_export
+
+        spec = ctx.spec
+        assert isinstance(spec, VerifySpec)
+        heldout = [row for row in read_answers(ctx.inputs["generate"] / "answers.jsonl") if row.split == "heldout"]
+        rows = heldout[: spec.probes]
+        texts = [(row.prompt_ids + row.output_ids)[: spec.probe_tokens] for row in rows]
+        check_export(ctx.inputs["train"] / "drafter")
+        served = await captured_over_http(ctx, texts)
+        sides, agreement = await asyncio.to_thread(judge_sides, ctx, rows, texts, served)
+        agreed = agreement >= spec.min_greedy_agreement
+        passed = agreed and all(side.passed for side in sides)
+        reasons = [side.reason for side in sides if side.passed == passed]
+        if not agreed:
+            reasons.append(
+                f"stored final states predict only {agreement:.1%} of the engine's own greedy tokens "
+                f"(at least {spec.min_greedy_agreement:.0%} expected): wrong final state, norm or head"
+            )
+        data: dict[str, Any] = {"greedy_agreement": agreement, "sides": [side.as_dict() for side in sides]}
+        reason = "; ".join(reasons)
+        record = {"passed": passed, "reason": reason, **data}
+        write_atomically(ctx.out / "verdict.json", json.dumps(record, indent=2) + "\n")
+        ctx.artifact(ctx.out / "verdict.json", note="wiring verdict with the fingerprint of every segment")
+        ctx.metric("greedy_agreement", agreement)
+        ctx.verdict("wiring", passed, reason, data)
+
+
+async def captured_over_http(ctx: Context, texts: list[list[int]]) -> "list[Tensor]":
+    """What the running engine feeds the drafter for each text, `[T, 3H]`, through its public API.
+
+    Raises:
+        Eagle3opsError: the engine returned fewer rows than tokens, for example from a prefix cache.
+    """
+    from eagle3ops.engines.base import adapter
+    from eagle3ops.engines.client import Sampling, prompt_states
+    from eagle3ops.engines.serving import running
+
+    stage = ctx.pipeline.stages["serve"]
+    assert isinstance(stage, ServeStageSpec)
+    setting = serve_spec(ctx, stage, stage.speculation, return_hidden_states=True)
+    captured = []
+    async with running(adapter(ctx.pipeline.engine.name), setting, spawn=ctx.spawn, role="engine-verify") as client:
+        for done, ids in enumerate(texts):
+            answer = await client.generate(ids, Sampling(max_new_tokens=1), return_hidden_states=True)
+            states = prompt_states(answer)
+            if states.shape[0] != len(ids):
+                raise Eagle3opsError(
+                    f"the engine returned {states.shape[0]} hidden states for {len(ids)} prompt tokens",
+                    remedy="switch the engine's prefix cache off for verification",
+                )
+            captured.append(states)
+            ctx.progress(done + 1, len(texts), "probes")
+    return captured
+
+
+def judge_sides(
+    ctx: Context, rows: list[AnswerRow], texts: list[list[int]], served: "list[Tensor]"
+) -> "tuple[list[WiringVerdict], float]":
+    """Verdicts on the stored features and on the engine, and the greedy agreement of the stored final states."""
+    import torch
+
+    from eagle3ops.eagle3.checkpoint import trained_layers
+    from eagle3ops.engines.reference.model import Target
+    from eagle3ops.features import FeatureReader
+    from eagle3ops.wiring.fingerprint import greedy_agreement, match_segments
+    from eagle3ops.wiring.verdict import judge
+
+    info = read_target_info(ctx.inputs["fetch"])
+    target = Target.load(info.path, dtype="float32", device=ctx.pipeline.engine.device)
+    reader = FeatureReader(ctx.inputs["extract"] / "heldout")
+    stored = {row.id: row for row in reader.rows(ids={row.id for row in rows})}
+    trained = trained_layers(ctx.inputs["train"] / "drafter", info.num_layers)
+    of_engine: list[list[SegmentMatch]] = []
+    of_features: list[list[SegmentMatch]] = []
+    predicted, following = [], []
+    for row, ids, states in zip(rows, texts, served, strict=True):
+        reference = all_boundaries(target, ids)
+        of_engine.append(match_segments(states, reference))
+        kept = stored[row.id]
+        of_features.append(match_segments(kept.aux[: len(ids)].float(), reference))
+        final = kept.final.to(target.device, torch.float32)
+        greedy = target.logits(target.normed(final)).argmax(-1).cpu()
+        start = len(row.prompt_ids)
+        predicted.append(greedy[start - 1 : -1])
+        following.append(kept.token_ids[start:].long())
+    agreement = greedy_agreement(torch.cat(predicted), torch.cat(following))
+    name = f"engine {ctx.pipeline.engine.name}"
+    return [judge("stored features", trained, of_features), judge(name, trained, of_engine)], agreement
+
+
+def all_boundaries(target: "Target", ids: list[int]) -> "Tensor":
+    """Every boundary of the reference for one text, float32 `[n + 1, T, H]` on the CPU."""
+    import torch
+
+    row = torch.tensor([ids], device=target.device)
+    lengths = torch.tensor([len(ids)], device=target.device)
+    return target.boundaries(row, lengths, range(target.config.num_layers + 1))[:, 0].float().cpu()
+
+
