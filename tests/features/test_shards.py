@@ -1,0 +1,140 @@
+"""Shards: what was written comes back, and what was damaged is found, named and made again."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.features import FeatureError, FeatureHeader, FeatureReader, FeatureRow, FeatureWriter
+
+HEADER = FeatureHeader(
+    target_fingerprint="abc", aux_layers=AuxLayers((1, 2), 4), hidden_size=8, dtype="bfloat16", final_state="pre_norm"
+)
+
+
+def make_row(name: str, tokens: int = 5) -> FeatureRow:
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    return FeatureRow(
+        id=name,
+        token_ids=torch.randint(0, 50, (tokens,), generator=generator, dtype=torch.int32),
+        loss_mask=torch.arange(tokens) > 1,
+        aux=torch.randn(tokens, 16, generator=generator).bfloat16(),
+        final=torch.randn(tokens, 8, generator=generator).bfloat16(),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    writer = FeatureWriter(tmp_path / "features", HEADER)
+    writer.write_shard("00000", [make_row("a"), make_row("b", 7)])
+    writer.write_shard("00001", [make_row("c", 3)])
+    return tmp_path / "features"
+
+
+def test_rows_come_back_as_they_were_written(folder: Path) -> None:
+    reader = FeatureReader(folder)
+    assert reader.header == HEADER
+    assert reader.tokens == 15
+    assert reader.verify() == []
+    rows = list(reader.rows())
+    assert [row.id for row in rows] == ["a", "b", "c"]
+    for row, wanted in zip(rows, (make_row("a"), make_row("b", 7), make_row("c", 3)), strict=True):
+        for field in ("token_ids", "loss_mask", "aux", "final"):
+            assert torch.equal(getattr(row, field), getattr(wanted, field))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip_last_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"), [(truncate, "truncated"), (flip_last_bit, "checksum"), (Path.unlink, "missing")]
+)
+def test_a_damaged_shard_is_found_named_and_only_it_is_redone(
+    folder: Path, damage: Callable[[Path], None], kind: str
+) -> None:
+    damage(folder / "00000.safetensors")
+    assert [(p.shard, p.kind) for p in FeatureReader(folder).verify()] == [("00000", kind)]
+    writer = FeatureWriter(folder, HEADER)
+    assert writer.verified() == {"00001"}
+    assert [(p.shard, p.kind) for p in writer.problems] == [("00000", kind)]
+    assert not (folder / "00000.safetensors").exists()
+    writer.write_shard("00000", [make_row("a"), make_row("b", 7)])
+    assert FeatureReader(folder).verify() == []
+
+
+def test_a_shard_that_never_reached_the_manifest_is_not_trusted(folder: Path) -> None:
+    manifest = folder / "manifest.jsonl"
+    first, second, _ = manifest.read_bytes().split(b"\n")
+    manifest.write_bytes(first + b"\n" + second[: len(second) // 2])
+    (folder / ".00002.safetensors.99.tmp").write_bytes(b"half")
+    assert [p.kind for p in FeatureReader(folder).verify()] == ["manifest"]
+    writer = FeatureWriter(folder, HEADER)
+    assert manifest.read_bytes() == first + b"\n"
+    assert writer.verified() == {"00000"}
+    assert [(p.shard, p.kind) for p in writer.problems] == [("manifest.jsonl", "manifest"), ("00001", "unlisted")]
+    assert not list(folder.glob(".*.tmp"))
+    writer.write_shard("00001", [make_row("c", 3)])
+    assert FeatureReader(folder).verify() == []
+
+
+def test_a_damaged_line_in_the_middle_is_named(folder: Path) -> None:
+    manifest = folder / "manifest.jsonl"
+    data = bytearray(manifest.read_bytes())
+    data[12] ^= 4
+    manifest.write_bytes(data)
+    assert [(p.kind, "line 1" in p.detail) for p in FeatureReader(folder).verify()] == [("manifest", True)]
+    assert FeatureWriter(folder, HEADER).verified() == {"00001"}
+
+
+def spoil(row: FeatureRow, field: str, value: float) -> FeatureRow:
+    getattr(row, field)[1] = value
+    return row
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("aux", float("nan"), "NaN in aux at token 1"),
+        ("final", float("inf"), "infinity in final at token 1"),
+        ("final", 0.0, "final is all zeros at token 1"),
+    ],
+)
+def test_the_scan_keeps_bad_rows_out_and_names_them(tmp_path: Path, field: str, value: float, reason: str) -> None:
+    writer = FeatureWriter(tmp_path, HEADER)
+    record = writer.write_shard("x", [make_row("good"), spoil(make_row("bad"), field, value)])
+    assert [(bad.id, bad.reason) for bad in record.dropped] == [("bad", reason)]
+    assert [row.id for row in FeatureReader(tmp_path).rows()] == ["good"]
+    with pytest.raises(FeatureError, match="shard y has no sound row: bad"):
+        writer.write_shard("y", [spoil(make_row("bad"), field, value)])
+
+
+def test_features_of_another_target_are_not_mixed_in(folder: Path) -> None:
+    other = FeatureHeader(target_fingerprint="xyz", aux_layers=AuxLayers((1, 3), 4), hidden_size=8, dtype="bfloat16")
+    with pytest.raises(FeatureError, match="another target_fingerprint, aux_layers"):
+        FeatureWriter(folder, other)
+
+
+def test_a_row_of_the_wrong_width_is_refused(tmp_path: Path) -> None:
+    row = make_row("a")
+    wrong = FeatureRow("a", row.token_ids, row.loss_mask, row.aux[:, :9], row.final)
+    with pytest.raises(FeatureError, match="aux is"):
+        FeatureWriter(tmp_path, HEADER).write_shard("x", [wrong])
+
+
+def test_a_folder_without_features_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FeatureError, match="run the extract job first"):
+        FeatureReader(tmp_path)
+
+
+def test_a_shard_name_cannot_leave_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(FeatureError, match="shard name"):
+        FeatureWriter(tmp_path, HEADER).write_shard("../x", [make_row("a")])
