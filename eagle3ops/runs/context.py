@@ -1,0 +1,149 @@
+"""What may a running stage do? Read its inputs, write below `out`, start processes, and report."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.runs.events import EventLog
+from eagle3ops.runs.leash import leashed
+from eagle3ops.runs.processes import identify
+from eagle3ops.spec.base import StageSpec
+from eagle3ops.spec.models import Pipeline
+
+PROGRESS_INTERVAL_S = 0.5
+"""Progress reports closer together than this are dropped, except the last one."""
+
+TERM_GRACE_S = 10.0
+"""How long a spawned program may take to end after SIGTERM before it is killed."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a stage found out: it is stored with the outputs, and told again when the stage is skipped as done."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The last value of every metric."""
+    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
+    """Path relative to `out` -> note."""
+
+
+@dataclass(slots=True)
+class Context:
+    """One stage of one run, seen from inside. Every report may be made from any thread."""
+
+    pipeline: Pipeline
+    spec: StageSpec
+    stage: str
+    out: Path
+    """The stage's folder in the store. What an attempt that was killed left there is found again by the next one."""
+    run_dir: Path
+    inputs: Mapping[str, Path]
+    """Finished output folders of the upstream stages, by stage."""
+    cache: Path
+    events: EventLog
+    findings: Findings = field(default_factory=Findings)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _last_progress: float = 0.0
+
+    def progress(self, done: float, total: float | None, unit: str) -> None:
+        """Report how far the stage is; at most two reports a second are written."""
+        now = time.monotonic()
+        with self._lock:
+            finished = total is not None and done >= total
+            if not finished and now - self._last_progress < PROGRESS_INTERVAL_S:
+                return
+            self._last_progress = now
+        self._emit("progress", {"done": done, "total": total, "unit": unit})
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Report a figure; the last value of each name is kept with the outputs."""
+        with self._lock:
+            self.findings.metrics[name] = value
+        self._emit("metric", {"name": name, "value": value} | ({} if step is None else {"step": step}))
+
+    def artifact(self, path: Path, note: str = "") -> None:
+        """Name a file or folder below `out` that a person would want to see."""
+        relative = path.relative_to(self.out).as_posix() if path.is_relative_to(self.out) else str(path)
+        with self._lock:
+            self.findings.artifacts[relative] = note
+        self._emit("artifact", {"path": str(path), "note": note})
+
+    def verdict(self, name: str, passed: bool, reason: str, data: dict[str, Any] | None = None) -> None:
+        """Record the outcome of a check. FAIL does not end the run, but the run then ends with exit code 3."""
+        verdict = {"name": name, "passed": bool(passed), "reason": reason, "data": data or {}}
+        with self._lock:
+            self.findings.verdicts[name] = verdict
+        self._emit("verdict", verdict)
+
+    def info(self, text: str) -> None:
+        """Tell the person something worth knowing."""
+        self._emit("info", {"text": text})
+
+    def warn(self, text: str) -> None:
+        """Tell the person something that may be wrong."""
+        self._emit("warn", {"text": text})
+
+    @asynccontextmanager
+    async def spawn(
+        self, argv: Sequence[str], *, role: str, env: Mapping[str, str] | None = None
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Run a program for as long as the block lasts; its output is appended to `run_dir/logs/<role>.log`.
+
+        The program gets a process group of its own, which is ended with the block (SIGTERM, 10 s, SIGKILL), and is
+        killed when this process dies.
+
+        Args:
+            argv: program and arguments; never a shell string.
+            role: names the log.
+            env: variables to set besides those of this process.
+        """
+        log = self.run_dir / "logs" / f"{role}.log"
+        with log.open("ab") as output:
+            offset = output.tell()
+            process = await asyncio.create_subprocess_exec(
+                *leashed(argv),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | dict(env or {}),
+                start_new_session=True,
+            )
+        identity = identify(process.pid)
+        self._emit(
+            "process",
+            {
+                "role": role,
+                "state": "started",
+                "argv": list(argv),
+                "log": f"logs/{role}.log",
+                "offset": offset,
+                **(identity.as_json() if identity else {"pid": process.pid}),
+            },
+        )
+        try:
+            yield process
+        finally:
+            await asyncio.shield(_end_group(process))
+            self._emit("process", {"role": role, "state": "ended", "pid": process.pid, "code": process.returncode})
+
+    def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
+        self.events.append(kind, data, self.stage)
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """End the group that `process` leads, also when the leader itself has gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), TERM_GRACE_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

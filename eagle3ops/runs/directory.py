@@ -1,0 +1,200 @@
+"""Where is what in a run's folder?
+
+runs/<id>/request.json     what was asked: job, stages, root
+runs/<id>/spec.yaml        the pipeline, resolved and complete
+runs/<id>/events.jsonl     what happened
+runs/<id>/state.json       how things stand, replaced atomically
+runs/<id>/supervisor.json  which process looks after the run, with its heartbeat
+runs/<id>/logs/            raw output: supervisor.log, <stage>.log, <role>.log
+runs/<id>/artifacts/       <stage> -> its folder in the store; manifest.json with a checksum of every file
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.errors import RequestError
+from eagle3ops.runs.events import EventLog, EventReader, read_events
+from eagle3ops.runs.files import read_json, write_atomic, write_json
+from eagle3ops.runs.processes import is_alive
+from eagle3ops.spec.models import Pipeline
+
+BALLAST_BYTES = 256 * 1024
+"""Held in reserve in every run's folder, and given up when the disk is full, so that the reason can still be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """One run, by the folder that is the truth about it."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def root(self) -> Path:
+        """The root that the run belongs to."""
+        return self.path.parent.parent
+
+    @property
+    def spec_file(self) -> Path:
+        """The pipeline, resolved."""
+        return self.path / "spec.yaml"
+
+    @property
+    def events_file(self) -> Path:
+        """The event log."""
+        return self.path / "events.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of raw output."""
+        return self.path / "logs"
+
+    @property
+    def artifacts(self) -> Path:
+        """Folder of links to the stages' outputs."""
+        return self.path / "artifacts"
+
+    @property
+    def ballast(self) -> Path:
+        """Bytes in reserve for a full disk."""
+        return self.path / ".ballast"
+
+    def request(self) -> dict[str, Any]:
+        """What was asked."""
+        request = read_json(self.path / "request.json")
+        if request is None:
+            raise RequestError(
+                f"{self.path}: not a run's folder: request.json is missing or damaged",
+                remedy="see what there is with: eagle3ops runs list",
+            )
+        return request
+
+    def state(self) -> dict[str, Any]:
+        """How things stand, from `state.json`; a damaged or missing one counts as a run that never started."""
+        return read_json(self.path / "state.json") or {"status": "created", "stages": {}, "exit_code": None}
+
+    def supervisor(self) -> dict[str, Any] | None:
+        """The process that looks after the run, if it has ever been started."""
+        return read_json(self.path / "supervisor.json")
+
+    def alive(self) -> bool:
+        """Does a supervisor look after the run now?"""
+        return is_alive(self.supervisor())
+
+    def status(self) -> str:
+        """The status, corrected for a supervisor that died without a word: `running` becomes `interrupted`."""
+        status = str(self.state().get("status", "created"))
+        return "interrupted" if status in ("created", "running") and not self.alive() else status
+
+    def events(self) -> EventLog:
+        """The log, for writing."""
+        return EventLog(self.events_file)
+
+    def reader(self, after: int = 0) -> EventReader:
+        """The log, for following."""
+        return EventReader(self.events_file, after)
+
+    def last_seq(self) -> int:
+        """Number of the last event; 0 when there is none."""
+        return max((event.seq for event in read_events(self.events_file)), default=0)
+
+    def fill_ballast(self) -> None:
+        """Put bytes in reserve; written, because a sparse file reserves nothing."""
+        if not self.ballast.exists():
+            self.ballast.write_bytes(secrets.token_bytes(BALLAST_BYTES))
+
+    def drop_ballast(self) -> None:
+        """Give the reserve up."""
+        self.ballast.unlink(missing_ok=True)
+
+
+def new_run_id(name: str) -> str:
+    """An id that sorts by time and is not given twice: `20261130-044512-demo-a1b2`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{name[:40]}-{secrets.token_hex(2)}"
+
+
+def runs_folder(root: Path) -> Path:
+    """Folder of all runs."""
+    return root / "runs"
+
+
+def create_run(
+    root: Path,
+    pipeline: Pipeline,
+    *,
+    job: str,
+    stages: Sequence[str],
+    spec_text: str,
+    cache: Path,
+    source: str,
+) -> RunDirectory:
+    """Make the folder of a new run; nothing is started.
+
+    Args:
+        root: folder of runs and stage outputs.
+        pipeline: what to run.
+        job: what was asked for, "pipeline" or a stage.
+        stages: the stages to run, in order.
+        spec_text: the resolved pipeline file.
+        cache: the user's cache folder.
+        source: where the pipeline came from, for people.
+    """
+    runs_folder(root).mkdir(parents=True, exist_ok=True)
+    while True:
+        run = RunDirectory(runs_folder(root) / new_run_id(pipeline.name))
+        try:
+            run.path.mkdir()
+            break
+        except FileExistsError:
+            continue
+    run.logs.mkdir()
+    run.artifacts.mkdir()
+    run.fill_ballast()
+    write_atomic(run.spec_file, spec_text)
+    write_json(
+        run.path / "request.json",
+        {
+            "run_id": run.run_id,
+            "job": job,
+            "stages": list(stages),
+            "cache": str(cache),
+            "source": source,
+            "created": round(time.time(), 3),
+        },
+    )
+    return run
+
+
+def find_run(root: Path, run_id: str) -> RunDirectory:
+    """The run called `run_id`, or whose id ends in or starts with it alone; "last" is the newest.
+
+    Raises:
+        RequestError: there is none, or more than one.
+    """
+    ids = list_runs(root)
+    if run_id == "last" and ids:
+        return RunDirectory(runs_folder(root) / ids[-1])
+    if run_id in ids:
+        return RunDirectory(runs_folder(root) / run_id)
+    like = [known for known in ids if run_id and (known.startswith(run_id) or known.endswith(run_id))]
+    if len(like) == 1:
+        return RunDirectory(runs_folder(root) / like[0])
+    if like:
+        raise RequestError(f"run {run_id!r} is not clear: {', '.join(like[:5])}", remedy="give more of the id")
+    raise RequestError(f"there is no run {run_id!r} in {runs_folder(root)}", remedy="eagle3ops runs list shows them")
+
+
+def list_runs(root: Path) -> list[str]:
+    """Ids of all runs, oldest first."""
+    folder = runs_folder(root)
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if (entry / "request.json").is_file())

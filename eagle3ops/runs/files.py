@@ -1,0 +1,75 @@
+"""How does a small file reach the disk whole or not at all, and how does a full disk speak up?"""
+
+import contextlib
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.errors import Eagle3opsError
+
+_EXPLAINED = {
+    errno.ENOSPC: ("no space left on the disk", "free some space (eagle3ops runs gc --yes), then resume"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space (eagle3ops runs gc --yes), then resume"),
+    errno.EACCES: ("no permission to write", "choose another folder with --root, or change its permissions"),
+    errno.EPERM: ("the system does not allow writing", "choose another folder with --root, or change its attributes"),
+    errno.EROFS: ("the file system is read-only", "choose another folder with --root, or mount it for writing"),
+    errno.ENOTDIR: ("a file stands where a folder is needed", "choose another folder with --root"),
+}
+
+
+def explain_os_error(error: OSError, path: Path | str | None = None) -> Eagle3opsError | None:
+    """Put an error of the file system into words that name the path; None for an error of another kind."""
+    words = _EXPLAINED.get(error.errno or 0)
+    if words is None:
+        return None
+    place = path or error.filename or "the output folder"
+    return Eagle3opsError(f"{place}: {words[0]} ({os.strerror(error.errno or 0)})", remedy=words[1])
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames within `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, text: str, *, sync: bool = True) -> None:
+    """Replace `path` by `text`: a reader, or a restart after a power cut, sees the old or the new, never a part.
+
+    Args:
+        path: the file to replace.
+        text: its new content.
+        sync: False skips the flush to disk, for what may be lost in a power cut.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def write_json(path: Path, data: Any, *, sync: bool = True) -> None:
+    """`write_atomic` for an object, indented and with sorted keys, so that `cat` and `diff` are of use."""
+    write_atomic(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", sync=sync)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in `path`; None when it is missing, damaged or not an object."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None

@@ -1,0 +1,47 @@
+"""What does a pipeline file describe? A target, an engine, a host, a seed and the stages."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, SerializeAsAny, create_model
+
+from eagle3ops.spec.base import Section, StageSpec
+
+
+class TargetSpec(Section):
+    """The model that is to answer faster."""
+
+    model: str = Field(min_length=1)
+    """A folder, a model id of the hub, or the name of a target that comes with eagle3ops."""
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+class EngineSpec(Section):
+    """The program that serves target and drafter."""
+
+    name: Literal["reference", "sglang", "vllm"] = "reference"
+    dtype: Literal["auto", "bfloat16", "float32", "float16"] = "bfloat16"
+    device: str = "auto"
+    max_running_requests: int = Field(default=32, ge=1)
+
+
+class Pipeline(Section):
+    """A pipeline file, checked and complete: every stage is present, in order, with all its settings."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_version: Literal[1] = Field(alias="schema")
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    target: TargetSpec
+    engine: EngineSpec = EngineSpec()
+    host: str = Field(default="local", min_length=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    stages: Mapping[str, SerializeAsAny[StageSpec]]
+
+
+def pipeline_model(specs: Mapping[str, type[StageSpec]]) -> type[Pipeline]:
+    """Build the model of a file whose stages are `specs`: what validates it, and what its JSON Schema is made of."""
+    fields: dict[str, Any] = {name: (spec, Field(default_factory=spec)) for name, spec in specs.items()}
+    stages = create_model("Stages", __base__=Section, **fields)
+    return create_model("PipelineFile", __base__=Pipeline, stages=(stages, Field(default_factory=stages)))
