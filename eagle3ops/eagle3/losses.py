@@ -1,0 +1,148 @@
+"""How far is the drafter from its teacher, and how often would a server accept what it drafts?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from eagle3ops.eagle3.drafter import Drafter
+from eagle3ops.eagle3.packing import Batch
+from eagle3ops.eagle3.target_head import TargetHead
+
+
+class _SoftCrossEntropy(torch.autograd.Function):
+    """Keeps the gradient in the logits' dtype instead of three float32 copies of the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, teacher: Tensor) -> Tensor:
+        scores = logits.float() if logits.dtype != torch.float64 else logits
+        total = scores.logsumexp(-1, keepdim=True)
+        loss = total.squeeze(-1) - (teacher * scores).sum(-1)
+        ctx.save_for_backward((scores - total).exp_().sub_(teacher).to(logits.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grads[0].unsqueeze(-1).to(gradient.dtype), None
+
+
+def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
+    """`-sum_v teacher_v log softmax(logits)_v` per row, float32 `[n]`.
+
+    Args:
+        logits: `[n, N]`.
+        teacher: probabilities `[n, N]`, float32; every row sums to one.
+    """
+    out: Tensor = _SoftCrossEntropy.apply(logits, teacher)  # type: ignore[no-untyped-call]
+    return out
+
+
+@torch.no_grad()
+def full_argmax(head: TargetHead, final: Tensor, chunk: int = 8192) -> Tensor:
+    """The target's most likely token at every row of `final` `[n, H]` (before the norm), streamed over the vocabulary.
+
+    Never holds more than `[n, chunk]` logits.
+    """
+    normed = head.normed(final)
+    best = torch.full((final.shape[0],), float("-inf"), device=final.device)
+    ids = torch.zeros(final.shape[0], dtype=torch.int64, device=final.device)
+    for start in range(0, head.shape.vocab_size, chunk):
+        logits = F.linear(normed, head.lm_head_weight[start : start + chunk].to(normed.dtype))
+        value, index = logits.max(-1)
+        value = value.float()
+        better = value > best
+        best = torch.where(better, value, best)
+        ids = torch.where(better, index + start, ids)
+    return ids
+
+
+@torch.no_grad()
+def draft_teacher(head: TargetHead, draft_head: Tensor, final: Tensor) -> Tensor:
+    """The target's distribution restricted to the draft vocabulary and renormalised, float32 `[n, N]`.
+
+    Args:
+        draft_head: the rows of the target's head that belong to the draft vocabulary, `[N, H]`.
+        final: final states before the norm, `[n, H]`.
+    """
+    return F.linear(head.normed(final), draft_head.to(final.dtype)).float().softmax(-1)
+
+
+@dataclass(slots=True)
+class StepSums:
+    """Sums over positions for one draft step; they add up over batches, ratios are taken at the end."""
+
+    loss: float = 0.0
+    loss_rows: int = 0
+    """Rows in the loss: trained, and the teacher's token is in the draft vocabulary."""
+    rows: int = 0
+    """Trained rows; a teacher token outside the draft vocabulary counts as wrong."""
+    correct: int = 0
+    prefix_rows: int = 0
+    """Rows trained at this step and at all before."""
+    prefix_correct: int = 0
+    """Of those, right at this step and at all before."""
+    condition_rows: int = 0
+    """Of those, right at all steps before."""
+
+    def add(self, other: "StepSums") -> None:
+        """Add another batch's sums."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def report(self) -> dict[str, float]:
+        """Mean loss, accuracy, accuracy of the whole prefix, accuracy given a right prefix."""
+        return {
+            "loss": self.loss / max(1, self.loss_rows),
+            "acc": self.correct / max(1, self.rows),
+            "full_acc": self.prefix_correct / max(1, self.prefix_rows),
+            "cond_acc": self.prefix_correct / max(1, self.condition_rows),
+        }
+
+
+def step_losses(
+    drafter: Drafter, batch: Batch, states: Sequence[Tensor], head: TargetHead, draft_head: Tensor, t2d: Tensor
+) -> tuple[list[Tensor], list[StepSums]]:
+    """Mean loss of every draft step, differentiable, and the sums for its metrics.
+
+    Logits are computed on rows in the loss only; those of all steps go through the head together.
+    """
+    teacher = draft_teacher(head, draft_head, batch.teacher_final)
+    known = t2d[batch.teacher_argmax]
+    kept = [known[step.teacher] for step in batch.steps]
+    rows = [step.rows[keep] for step, keep in zip(batch.steps, kept, strict=True)]
+    sources = [step.teacher[keep] for step, keep in zip(batch.steps, kept, strict=True)]
+    logits = drafter.logits(torch.cat([state[row] for state, row in zip(states, rows, strict=True)]))
+    row_losses = soft_cross_entropy(logits, teacher[torch.cat(sources)])
+    with torch.no_grad():
+        picks = drafter.target_ids(logits.argmax(-1))
+        hits = picks == batch.teacher_argmax[torch.cat(sources)]
+    losses, sums = [], []
+    trained_all = torch.ones(states[0].shape[0], dtype=torch.bool, device=hits.device)
+    right_all = trained_all.clone()
+    counts = [row.numel() for row in rows]
+    pieces = zip(batch.steps, rows, torch.split(row_losses, counts), torch.split(hits, counts), strict=True)
+    for step, row, loss, hit in pieces:
+        losses.append(loss.mean() if loss.numel() else loss.sum())
+        trained = torch.zeros_like(trained_all)
+        trained[step.rows] = True
+        right = torch.zeros_like(trained_all)
+        right[row] = hit
+        trained_all = trained_all & trained
+        condition = right_all & trained_all
+        right_all = condition & right
+        sums.append(
+            StepSums(
+                loss=float(loss.detach().double().sum()),
+                loss_rows=row.numel(),
+                rows=step.rows.numel(),
+                correct=int(hit.sum()),
+                prefix_rows=int(trained_all.sum()),
+                prefix_correct=int(right_all.sum()),
+                condition_rows=int(condition.sum()),
+            )
+        )
+    return losses, sums
