@@ -5,7 +5,6 @@ that is tokenised again can split differently, and then the drafter would learn 
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.files import write_atomic
 
 Split = Literal["train", "heldout"]
 
@@ -67,7 +67,7 @@ class UnitJournal:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        for torn in folder.glob("*.part"):
+        for torn in folder.glob(".*.tmp"):
             torn.unlink()
 
     def _path(self, unit: int) -> Path:
@@ -80,7 +80,7 @@ class UnitJournal:
     def write(self, unit: int, rows: Sequence[AnswerRow], quarantined: Sequence[dict[str, Any]]) -> None:
         """Keep a finished unit: answers, and the rows that failed with their reasons."""
         lines = [row.model_dump_json() for row in rows] + [json.dumps({"quarantined": q}) for q in quarantined]
-        write_atomically(self._path(unit), "".join(f"{line}\n" for line in lines))
+        write_atomic(self._path(unit), "".join(f"{line}\n" for line in lines))
 
     def read(self, unit: int) -> tuple[list[AnswerRow], list[dict[str, Any]]]:
         """Answers and quarantined rows of one unit."""
@@ -97,17 +97,7 @@ class UnitJournal:
 def write_jsonl(path: Path, items: Iterable[AnswerRow | dict[str, Any]]) -> None:
     """Write one JSON object a line, atomically."""
     texts = (item.model_dump_json() if isinstance(item, AnswerRow) else json.dumps(item) for item in items)
-    write_atomically(path, "".join(f"{text}\n" for text in texts))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text`: written beside it, synced, renamed."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    write_atomic(path, "".join(f"{text}\n" for text in texts))
 
 
 def distinct_bigrams(outputs: Iterable[Sequence[int]]) -> float:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from eagle3ops.answers import AnswerRow, read_answers, write_atomically
-from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec
+from eagle3ops.answers import AnswerRow, read_answers
+from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.runs.context import Context
+from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import read_target_info
@@ -97,7 +98,7 @@ class Bench(Job):
             record["timing"] = await time_settings(ctx, spec, clients, rows)
             if spec.divergence_prompts:
                 record["divergence"] = await near_ties(ctx, spec, clients, stage, rows[: spec.divergence_prompts])
-        write_atomically(ctx.out / "bench.json", json.dumps(record, indent=2) + "\n")
+        write_json(ctx.out / "bench.json", record)
         ctx.artifact(ctx.out / "bench.json", note="equality, accept length, paired throughput, divergence margins")
 
 
@@ -105,16 +106,12 @@ async def start_all(
     ctx: Context, stage: ServeStageSpec, settings: dict[str, SpeculationSpec], stack: AsyncExitStack
 ) -> "dict[str, EngineClient]":
     """The baseline and one engine per setting, all resident; they are stopped with `stack`."""
-    from eagle3ops.engines.base import adapter
-    from eagle3ops.engines.serving import running
-
-    engine = adapter(ctx.pipeline.engine.name)
     chosen: dict[str, SpeculationSpec | None] = {BASELINE: None, **settings}
     clients = {}
     for label, speculation in chosen.items():
         setting = serve_spec(ctx, stage.model_copy(update={"port": None}), speculation)
         role = f"engine-bench-{label.replace('/', '-')}"
-        clients[label] = await stack.enter_async_context(running(engine, setting, spawn=ctx.spawn, role=role))
+        clients[label] = await stack.enter_async_context(started(ctx, setting, role))
     return clients
 
 
@@ -124,9 +121,7 @@ async def equal_output(
     """Greedy output in float32, with and without the drafter: it has to be the same, token for token."""
     from eagle3ops.bench.divergence import first_divergence
     from eagle3ops.bench.measure import answer_all
-    from eagle3ops.engines.base import adapter
     from eagle3ops.engines.client import Sampling
-    from eagle3ops.engines.serving import running
 
     prompts = [row.prompt_ids for row in rows]
     sampling = Sampling(max_new_tokens=spec.equality_tokens)
@@ -139,12 +134,10 @@ async def equal_output(
         def report(done: int, before: int = number * len(rows)) -> None:
             ctx.progress(before + done, 2 * len(rows), "answers compared")
 
-        async with running(adapter(ctx.pipeline.engine.name), setting, spawn=ctx.spawn, role=role) as client:
+        async with started(ctx, setting, role) as client:
             outputs.append(await answer_all(client, prompts, sampling, batch=spec.batch, progress=report))
     pairs = list(zip(rows, *outputs, strict=True))
-    parted = {
-        row.id: at for row, a, b in pairs if (at := first_divergence(a.output_ids, b.output_ids)) is not None
-    }
+    parted = {row.id: at for row, a, b in pairs if (at := first_divergence(a.output_ids, b.output_ids)) is not None}
     tokens = sum(len(answer.output_ids) for answer in outputs[0])
     equal = not parted
     if equal:
@@ -283,9 +276,7 @@ async def near_ties(
     return {"passed": passed, "prompts": len(rows), **found}
 
 
-def margins(
-    ctx: Context, prompts: list[list[int]], base: list[list[int]], drafted: list[list[int]]
-) -> dict[str, Any]:
+def margins(ctx: Context, prompts: list[list[int]], base: list[list[int]], drafted: list[list[int]]) -> dict[str, Any]:
     """First divergences with the target's float32 logit gap, and the rounding noise that explains them."""
     from eagle3ops.bench.divergence import divergences, rounding_noise
     from eagle3ops.engines.reference.model import Target

@@ -1,6 +1,7 @@
 """extract: run the target over its own answers and keep the hidden states that the drafter will read."""
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -51,14 +52,17 @@ class Extract(Job):
         """Disk: 4 hidden states per token (three aux, one final)."""
         spec = ctx.spec
         assert isinstance(spec, ExtractSpec)
-        tokens = ctx.upstream_tokens("generate")
-        hidden = ctx.target_hidden_size()
+        tokens = planned_tokens(ctx, spec)
+        hidden = read_target_info(ctx.inputs["fetch"]).hidden_size if "fetch" in ctx.inputs else None
         width = 2 if spec.dtype == "bfloat16" else 4
         disk = None if tokens is None or hidden is None else tokens * 4 * hidden * width
+        notes = [f"4 hidden states a token in {spec.dtype}"]
+        if hidden is None:
+            notes.append("bytes are known once fetch has run")
         return Plan(
             inputs=("answers.jsonl",),
             outputs=("train/", "heldout/"),
-            forecast=Forecast(tokens=tokens, disk_bytes=disk, notes=(f"4 hidden states a token in {spec.dtype}",)),
+            forecast=Forecast(tokens=tokens, disk_bytes=disk, notes=tuple(notes)),
         )
 
     async def run(self, ctx: Context) -> None:
@@ -89,10 +93,25 @@ class Extract(Job):
                 ctx.progress(done, total, "tokens")
 
             extract_split(
-                target, layers, rows, ctx.out / split, spec, fingerprint=info.fingerprint, advance=advance, warn=ctx.warn
+                target,
+                layers,
+                rows,
+                ctx.out / split,
+                spec,
+                fingerprint=info.fingerprint,
+                advance=advance,
+                warn=ctx.warn,
             )
             ctx.artifact(ctx.out / split, note=f"hidden states of {len(rows)} {split} rows, {layers}")
         ctx.metric("tokens", total)
+
+
+def planned_tokens(ctx: PlanContext, spec: ExtractSpec) -> int | None:
+    """Tokens of prompts and answers: counted where generate is done, its upper bound where it is not."""
+    if "generate" in ctx.inputs:
+        summary = json.loads((ctx.inputs["generate"] / "summary.json").read_text(encoding="utf-8"))
+        return int(summary["tokens"])
+    return ctx.plans["generate"].forecast.tokens
 
 
 def extract_split(

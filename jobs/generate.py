@@ -1,7 +1,6 @@
 """generate: let the target answer prompts, so that the drafter learns from what it will have to predict."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_atomically, write_jsonl
+from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_jsonl
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.prompts import Prompt, bundled_prompts, load_prompts
 from eagle3ops.runs.context import Context
+from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import read_target_info
@@ -85,7 +85,11 @@ class Generate(Job):
         spec = ctx.spec
         assert isinstance(spec, GenerateSpec)
         info = read_target_info(ctx.inputs["fetch"])
-        tokenizer = ChatTokenizer(info.path)
+        tokenizer = ChatTokenizer(
+            info.path,
+            trust_remote_code=ctx.pipeline.target.trust_remote_code,
+            think=(spec.think_open, spec.think_close),
+        )
         prompts, quarantine = choose_prompts(spec, ctx.pipeline.seed)
         items = []
         for split, prompt in prompts:
@@ -115,9 +119,10 @@ class Generate(Job):
         journal: UnitJournal,
         units: Sequence[Sequence[tuple[Split, Prompt, list[int]]]],
     ) -> None:
-        from eagle3ops.engines.base import ServeSpec, adapter, free_port
+        from eagle3ops.engines.base import ServeSpec
         from eagle3ops.engines.client import Sampling
-        from eagle3ops.engines.serving import running
+        from eagle3ops.engines.serving import free_port
+        from eagle3ops.jobs.serve import started
 
         engine = ctx.pipeline.engine
         serve = ServeSpec(
@@ -137,7 +142,7 @@ class Generate(Job):
         total = sum(len(unit) for unit in units)
         answered = 0
         gate = asyncio.Semaphore(spec.concurrency)
-        async with running(adapter(engine.name), serve, spawn=ctx.spawn, role="engine-generate") as client:
+        async with started(ctx, serve, "engine-generate") as client:
 
             async def one(number: int) -> None:
                 nonlocal answered
@@ -208,7 +213,7 @@ async def answer_unit(
         async with asyncio.timeout(spec.request_timeout_s):
             answers = await client.generate_batch([ids for _, _, ids in unit], sampling)
         outcomes: list[Answer | str] = list(answers)
-    except (Eagle3opsError, TimeoutError) as error:
+    except (Eagle3opsError, TimeoutError) as error:  # one prompt may be at fault, or the engine
         if not await client.health():
             raise Eagle3opsError(f"the engine stopped answering: {error}") from error
         outcomes = [await answer_alone(client, ids, sampling, spec) for _, _, ids in unit]
@@ -216,7 +221,7 @@ async def answer_unit(
         if isinstance(outcome, str):
             failed.append({"id": prompt.id, "reason": outcome})
             continue
-        thinking = tokenizer.thinking_tokens(outcome.output_ids, spec.think_open, spec.think_close)
+        thinking = tokenizer.thinking_tokens(outcome.output_ids)
         if thinking and spec.reasoning == "refuse":
             failed.append({"id": prompt.id, "reason": f"the answer holds {thinking} thinking tokens"})
             continue
@@ -268,7 +273,7 @@ def finish(ctx: Context, rows: Sequence[AnswerRow], quarantine: Sequence[dict[st
     write_jsonl(ctx.out / "answers.jsonl", rows)
     outputs = [row.output_ids for row in rows]
     reasons = Counter(row.finish_reason for row in rows)
-    summary = {
+    summary: dict[str, Any] = {
         "rows": dict(counts),
         "prompt_tokens": sum(len(row.prompt_ids) for row in rows),
         "tokens": sum(len(row.prompt_ids) + len(row.output_ids) for row in rows),
@@ -280,7 +285,7 @@ def finish(ctx: Context, rows: Sequence[AnswerRow], quarantine: Sequence[dict[st
         "distinct_bigrams": distinct_bigrams(outputs),
         "quarantined": len(quarantine),
     }
-    write_atomically(ctx.out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_json(ctx.out / "summary.json", summary)
     ctx.artifact(ctx.out / "answers.jsonl", note=f"{counts['train']} training and {counts['heldout']} held-out answers")
     for name in ("output_tokens", "truncated", "distinct_bigrams", "thinking_tokens"):
-        ctx.metric(name, float(summary[name]))  # type: ignore[arg-type]
+        ctx.metric(name, float(summary[name]))

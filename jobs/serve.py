@@ -1,21 +1,23 @@
 """serve: start the engine with the drafter as the pipeline says, prove that it answers, and keep it up on request."""
 
 import asyncio
-import json
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from eagle3ops.answers import read_answers, write_atomically
+from eagle3ops.answers import read_answers
 from eagle3ops.runs.context import Context
+from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
     from eagle3ops.engines.base import ServeSpec
+    from eagle3ops.engines.client import EngineClient
 
 
 class SpeculationSpec(StageSpec):
@@ -69,7 +71,6 @@ class Serve(Job):
         """Start, ask one held-out prompt, record, and hold when asked to."""
         from eagle3ops.engines.base import adapter
         from eagle3ops.engines.client import Sampling
-        from eagle3ops.engines.serving import running
 
         spec = ctx.spec
         assert isinstance(spec, ServeStageSpec)
@@ -77,7 +78,7 @@ class Serve(Job):
         setting = serve_spec(ctx, spec, spec.speculation)
         row = next(row for row in read_answers(ctx.inputs["generate"] / "answers.jsonl") if row.split == "heldout")
         started = time.monotonic()
-        async with running(engine, setting, spawn=ctx.spawn, role="engine-serve") as client:
+        async with started(ctx, setting, "engine-serve") as client:
             ready_s = time.monotonic() - started
             answer = await client.generate(row.prompt_ids, Sampling(max_new_tokens=32))
             facts: dict[str, Any] = {
@@ -87,12 +88,21 @@ class Serve(Job):
                 "server_info": await client.server_info(),
                 "first_answer": {"prompt_id": row.id, "text": answer.text, "finish_reason": answer.finish_reason},
             }
-            write_atomically(ctx.out / "serve.json", json.dumps(facts, indent=2, default=str) + "\n")
+            write_json(ctx.out / "serve.json", facts)
             ctx.artifact(ctx.out / "serve.json", note=f"engine facts; ready after {ready_s:.1f} s")
             ctx.metric("ready_s", ready_s)
             ctx.info(f"serving at {client.url}")
             if spec.hold:
                 await asyncio.get_running_loop().create_future()
+
+
+def started(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsyncContextManager[EngineClient]":
+    """The pipeline's engine, running as `setting` says for as long as the block lasts."""
+    from eagle3ops.engines.base import adapter
+    from eagle3ops.engines.serving import running
+
+    engine = adapter(ctx.pipeline.engine.name)
+    return running(engine, setting, spawn=ctx.spawn, role=role, log=ctx.run_dir / "logs" / f"{role}.log")
 
 
 def serve_spec(
@@ -106,7 +116,8 @@ def serve_spec(
 ) -> "ServeSpec":
     """The engine's settings for this pipeline; without `speculation`, the baseline: the target alone."""
     from eagle3ops.eagle3.layers import AuxLayers
-    from eagle3ops.engines.base import ServeSpec, free_port
+    from eagle3ops.engines.base import ServeSpec
+    from eagle3ops.engines.serving import free_port
 
     info = read_target_info(ctx.inputs["fetch"])
     engine = ctx.pipeline.engine

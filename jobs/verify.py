@@ -1,15 +1,15 @@
 """verify: prove that training and serving feed the drafter the same tensors, before anyone benchmarks."""
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from eagle3ops.answers import AnswerRow, read_answers, write_atomically
+from eagle3ops.answers import AnswerRow, read_answers
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.jobs.serve import ServeStageSpec, serve_spec
+from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
 from eagle3ops.runs.context import Context
+from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import read_target_info
@@ -75,7 +75,7 @@ class Verify(Job):
         data: dict[str, Any] = {"greedy_agreement": agreement, "sides": [side.as_dict() for side in sides]}
         reason = "; ".join(reasons)
         record = {"passed": passed, "reason": reason, **data}
-        write_atomically(ctx.out / "verdict.json", json.dumps(record, indent=2) + "\n")
+        write_json(ctx.out / "verdict.json", record)
         ctx.artifact(ctx.out / "verdict.json", note="wiring verdict with the fingerprint of every segment")
         ctx.metric("greedy_agreement", agreement)
         ctx.verdict("wiring", passed, reason, data)
@@ -87,18 +87,17 @@ async def captured_over_http(ctx: Context, texts: list[list[int]]) -> "list[Tens
     Raises:
         Eagle3opsError: the engine returned fewer rows than tokens, for example from a prefix cache.
     """
-    from eagle3ops.engines.base import adapter
-    from eagle3ops.engines.client import Sampling, prompt_states
-    from eagle3ops.engines.serving import running
+    from eagle3ops.engines.client import Sampling
+    from eagle3ops.wiring.capture import prompt_states
 
     stage = ctx.pipeline.stages["serve"]
     assert isinstance(stage, ServeStageSpec)
     setting = serve_spec(ctx, stage, stage.speculation, return_hidden_states=True)
     captured = []
-    async with running(adapter(ctx.pipeline.engine.name), setting, spawn=ctx.spawn, role="engine-verify") as client:
+    async with started(ctx, setting, "engine-verify") as client:
         for done, ids in enumerate(texts):
             answer = await client.generate(ids, Sampling(max_new_tokens=1), return_hidden_states=True)
-            states = prompt_states(answer)
+            states = prompt_states(answer.hidden_states)
             if states.shape[0] != len(ids):
                 raise Eagle3opsError(
                     f"the engine returned {states.shape[0]} hidden states for {len(ids)} prompt tokens",
@@ -124,7 +123,8 @@ def judge_sides(
     info = read_target_info(ctx.inputs["fetch"])
     target = Target.load(info.path, dtype="float32", device=ctx.pipeline.engine.device)
     reader = FeatureReader(ctx.inputs["extract"] / "heldout")
-    stored = {row.id: row for row in reader.rows(ids={row.id for row in rows})}
+    wanted = {row.id for row in rows}
+    stored = {row.id: row for row in reader.rows() if row.id in wanted}
     trained = trained_layers(ctx.inputs["train"] / "drafter", info.num_layers)
     of_engine: list[list[SegmentMatch]] = []
     of_features: list[list[SegmentMatch]] = []
@@ -151,5 +151,3 @@ def all_boundaries(target: "Target", ids: list[int]) -> "Tensor":
     row = torch.tensor([ids], device=target.device)
     lengths = torch.tensor([len(ids)], device=target.device)
     return target.boundaries(row, lengths, range(target.config.num_layers + 1))[:, 0].float().cpu()
-
-

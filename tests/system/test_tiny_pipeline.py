@@ -1,0 +1,158 @@
+"""The whole pipeline on the tiny target with real processes: to the end, wired wrongly on purpose, and killed."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.timeout(600)
+
+STAGES = ["fetch", "generate", "extract", "train", "serve", "verify", "bench", "report"]
+
+
+def command(root: Path, *args: str) -> list[str]:
+    return [sys.executable, "-m", "eagle3ops", *args, "--root", str(root)]
+
+
+def environment(cache: Path) -> dict[str, str]:
+    return {**os.environ, "EAGLE3OPS_CACHE": str(cache), "OMP_NUM_THREADS": "2", "NO_COLOR": "1"}
+
+
+def run(root: Path, cache: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(root, *args), env=environment(cache), capture_output=True, text=True, check=False)
+
+
+def only_run(root: Path) -> Path:
+    (folder,) = [path for path in (root / "runs").iterdir() if path.is_dir()]
+    return folder
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def verdicts(folder: Path) -> dict[str, dict[str, Any]]:
+    return {event["data"]["name"]: event["data"] for event in events(folder) if event["kind"] == "verdict"}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """The root of one uninterrupted run."""
+    root = tmp_path_factory.mktemp("finished")
+    done = run(root, cache, "--job", "pipeline", "--spec", "tiny")
+    assert done.returncode == 0, done.stderr[-4000:]
+    return root
+
+
+def test_every_stage_ends_and_the_verdicts_pass(finished: Path) -> None:
+    folder = only_run(finished)
+    state = json.loads((folder / "state.json").read_text())
+    assert {name: stage["status"] for name, stage in state["stages"].items()} == dict.fromkeys(STAGES, "done")
+    found = verdicts(folder)
+    assert set(found) >= {"wiring", "equal_output", "accept_length"}
+    assert all(verdict["passed"] for verdict in found.values()), found
+    assert found["wiring"]["data"]["greedy_agreement"] > 0.99
+    report = folder / "artifacts" / "report"
+    assert (report / "report.html").stat().st_size > 10_000
+    assert "PASS" in (report / "report.md").read_text()
+
+
+def test_a_second_run_redoes_nothing(finished: Path, cache: Path) -> None:
+    before = {path.name for path in (finished / "stages").iterdir()}
+    again = run(finished, cache, "--job", "bench", "--spec", "tiny", "--json")
+    assert again.returncode == 0, again.stderr[-2000:]
+    kinds = [json.loads(line)["kind"] for line in again.stdout.splitlines()]
+    assert "stage_started" not in kinds
+    assert {path.name for path in (finished / "stages").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("ids", "trained", "served"),
+    [
+        ("[0, 4, 5]", "boundary 2 (output of layer 1)", "boundary 0 (embedding)"),
+        ("[3, 5, 6]", "boundary 2 (output of layer 1)", "boundary 3 (output of layer 2)"),
+    ],
+)
+def test_wrong_wiring_on_the_serving_side_fails_and_names_the_layers(
+    finished: Path, cache: Path, ids: str, trained: str, served: str
+) -> None:
+    override = f"stages.serve.aux_layers={{convention: boundary, ids: {ids}}}"
+    done = run(finished, cache, "--job", "verify", "--spec", "tiny", "--set", override, "--json")
+    # Upstream of verify is serve, which is new with this override: run it first.
+    if done.returncode == 2:
+        first = run(finished, cache, "--job", "serve", "--spec", "tiny", "--set", override)
+        assert first.returncode == 0, first.stderr[-2000:]
+        done = run(finished, cache, "--job", "verify", "--spec", "tiny", "--set", override, "--json")
+    assert done.returncode == 3, done.stderr[-2000:]
+    (verdict,) = [
+        event["data"] for line in done.stdout.splitlines() if (event := json.loads(line))["kind"] == "verdict"
+    ]
+    assert not verdict["passed"]
+    assert f"trained on {trained}, but {served} is served" in verdict["reason"]
+
+
+def kill_tree(root: Path) -> bool:
+    """SIGKILL every process that works under `root`; whether there was one."""
+    doomed: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and str(root) in " ".join(process.cmdline()):
+                doomed[process.pid] = process
+                doomed.update((child.pid, child) for child in process.children(recursive=True))
+        except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+            continue
+    for process in doomed.values():
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(list(doomed.values()), timeout=10)
+    return bool(doomed)
+
+
+@pytest.mark.parametrize("kills", [pytest.param(3, id="three"), pytest.param(10, id="ten", marks=pytest.mark.slow)])
+def test_a_killed_and_resumed_run_trains_the_same_drafter(
+    finished: Path, cache: Path, tmp_path: Path, kills: int
+) -> None:
+    generator = random.Random(kills)
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command(tmp_path, "--job", "train", "--spec", "tiny", "--with-needs"),
+        env=environment(cache),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    done = 0
+    extracted: list[str] = []
+    while done < kills:
+        time.sleep(generator.uniform(0.5, 6.0))
+        kill_tree(tmp_path)
+        process.wait(timeout=30)
+        done += 1
+        process = subprocess.Popen(
+            command(tmp_path, "runs", "resume", only_run(tmp_path).name),
+            env=environment(cache),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    assert process.wait(timeout=500) == 0, f"after {time.monotonic() - started:.0f} s"
+    folder = only_run(tmp_path)
+    extracted += [event["data"]["text"] for event in events(folder) if event["stage"] == "extract"]
+    ours = load_file(folder / "artifacts" / "train" / "drafter" / "model.safetensors")
+    theirs = load_file(only_run(finished) / "artifacts" / "train" / "drafter" / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert tensor.equal(theirs[name]), f"{name} differs after {kills} kills"
