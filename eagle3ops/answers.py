@@ -6,6 +6,7 @@ that is tokenised again can split differently, and then the drafter would learn 
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,5 +105,5 @@ def distinct_bigrams(outputs: Iterable[Sequence[int]]) -> float:
     """Distinct token pairs over all token pairs: near 0 means degenerate, looping text, which flatters drafters."""
     pairs: list[tuple[int, int]] = []
     for ids in outputs:
-        pairs.extend(zip(ids, ids[1:], strict=False))
+        pairs.extend(pairwise(ids))
     return len(set(pairs)) / len(pairs) if pairs else 0.0

@@ -38,7 +38,7 @@ class BenchSpec(StageSpec):
     timing_tokens: int = Field(default=64, ge=8)
     timing_rounds: int = Field(default=1, ge=1)
     natural_stop: bool = True
-    """Stop where the target stops. Forced lengths understate the accept length: text after the end is off-distribution."""
+    """Stop where the target stops; a forced length understates the accept length, as text after the end is unusual."""
     accept_prompts: int = Field(default=96, ge=1)
     """Held-out prompts over which the served accept length is measured, to their natural end."""
     max_new_tokens: int = Field(default=128, ge=8)

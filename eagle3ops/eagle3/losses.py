@@ -13,31 +13,43 @@ from eagle3ops.eagle3.packing import Batch
 from eagle3ops.eagle3.target_head import TargetHead
 
 
+ROWS = 256
+"""Rows of logits that are turned to float32 at once; the buffers then stay in the CPU's cache."""
+
+
 class _SoftCrossEntropy(torch.autograd.Function):
-    """Keeps the gradient in the logits' dtype instead of three float32 copies of the logits."""
+    """Works through the rows in blocks and keeps only the gradient, in the logits' dtype."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, teacher: Tensor) -> Tensor:
-        scores = logits.float() if logits.dtype != torch.float64 else logits
-        total = scores.logsumexp(-1, keepdim=True)
-        loss = total.squeeze(-1) - (teacher * scores).sum(-1)
-        ctx.save_for_backward((scores - total).exp_().sub_(teacher).to(logits.dtype))
+    def forward(ctx: Any, logits: Tensor, teacher: Tensor, source: Tensor) -> Tensor:
+        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        gradient = torch.empty_like(logits)
+        loss = torch.empty(logits.shape[0], dtype=wide, device=logits.device)
+        for start in range(0, logits.shape[0], ROWS):
+            part = slice(start, start + ROWS)
+            target = teacher[source[part]]
+            scores = logits[part].to(wide)
+            logs = scores.log_softmax(-1)
+            loss[part] = -(target * logs).sum(-1)
+            gradient[part] = logs.exp_().sub_(target)
+        ctx.save_for_backward(gradient)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * grads[0].unsqueeze(-1).to(gradient.dtype), None
+        return gradient * grads[0].unsqueeze(-1).to(gradient.dtype), None, None
 
 
-def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
-    """`-sum_v teacher_v log softmax(logits)_v` per row, float32 `[n]`.
+def soft_cross_entropy(logits: Tensor, teacher: Tensor, source: Tensor) -> Tensor:
+    """`-sum_v p_v log softmax(logits)_v` for p = `teacher[source]`, per row, float32 `[n]`.
 
     Args:
         logits: `[n, N]`.
-        teacher: probabilities `[n, N]`, float32; every row sums to one.
+        teacher: probabilities `[M, N]`, float32; every row sums to one.
+        source: `[n]`, the teacher row of every row of logits.
     """
-    out: Tensor = _SoftCrossEntropy.apply(logits, teacher)  # type: ignore[no-untyped-call]
+    out: Tensor = _SoftCrossEntropy.apply(logits, teacher, source)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -68,7 +80,13 @@ def draft_teacher(head: TargetHead, draft_head: Tensor, final: Tensor) -> Tensor
         draft_head: the rows of the target's head that belong to the draft vocabulary, `[N, H]`.
         final: final states before the norm, `[n, H]`.
     """
-    return F.linear(head.normed(final), draft_head.to(final.dtype)).float().softmax(-1)
+    normed, weight = head.normed(final), draft_head.to(final.dtype)
+    wide = torch.float64 if final.dtype == torch.float64 else torch.float32
+    out = torch.empty(final.shape[0], draft_head.shape[0], dtype=wide, device=final.device)
+    for start in range(0, final.shape[0], ROWS):
+        part = slice(start, start + ROWS)
+        torch.softmax(F.linear(normed[part], weight).to(wide), -1, out=out[part])
+    return out
 
 
 @dataclass(slots=True)
@@ -116,7 +134,7 @@ def step_losses(
     rows = [step.rows[keep] for step, keep in zip(batch.steps, kept, strict=True)]
     sources = [step.teacher[keep] for step, keep in zip(batch.steps, kept, strict=True)]
     logits = drafter.logits(torch.cat([state[row] for state, row in zip(states, rows, strict=True)]))
-    row_losses = soft_cross_entropy(logits, teacher[torch.cat(sources)])
+    row_losses = soft_cross_entropy(logits, teacher, torch.cat(sources))
     with torch.no_grad():
         picks = drafter.target_ids(logits.argmax(-1))
         hits = picks == batch.teacher_argmax[torch.cat(sources)]

@@ -23,7 +23,7 @@ from eagle3ops.runs.processes import is_alive
 from eagle3ops.spec.models import Pipeline
 
 BALLAST_BYTES = 256 * 1024
-"""Held in reserve in every run's folder, and given up when the disk is full, so that the reason can still be written."""
+"""Held in reserve in a run's folder and given up when the disk is full, so that the reason can still be written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
 LayerConvention = Literal["boundary", "hf_hidden_states", "layer_outputs"]
@@ -27,16 +27,6 @@ class AuxLayersSpec(Section):
 
     convention: LayerConvention
     ids: tuple[int, ...]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_its_convention(cls, value: Any) -> Any:
-        if isinstance(value, list | tuple | int):
-            raise PydanticCustomError(
-                "layers_without_convention",
-                "layer ids without their convention; the same numbers name different tensors in different programs",
-            )
-        return value
 
     @field_validator("ids")
     @classmethod
