@@ -1,0 +1,93 @@
+"""What is an engine to the jobs? Facts and pure functions around a server process.
+
+An adapter says how its server is started and how its log reads; the process itself belongs to whoever spawned it, and
+answers are asked for through `EngineClient`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSpec:
+    """What is to be served, and how."""
+
+    model: Path
+    port: int
+    dtype: str = "bfloat16"
+    device: str = "auto"
+    drafter: Path | None = None
+    """An exported drafter; None serves the plain baseline."""
+    steps: int = 3
+    topk: int = 1
+    draft_tokens: int = 4
+    aux_layers: AuxLayers | None = None
+    """Overrides the boundaries that the drafter's config names: the way to serve a wrong wiring on purpose."""
+    max_running_requests: int = 32
+    context_length: int | None = None
+    return_hidden_states: bool = False
+    host: str = "127.0.0.1"
+    seed: int = 0
+
+    @property
+    def url(self) -> str:
+        """Where the server answers."""
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFact:
+    """What one line of a server's log says.
+
+    Attributes:
+        kind: `ready`, `phase`, `decode` or `error`.
+        data: numbers or words by name.
+    """
+
+    kind: str
+    data: dict[str, float | str] = field(default_factory=dict)
+
+
+class Adapter(Protocol):
+    """One engine."""
+
+    @property
+    def name(self) -> str:
+        """The name a pipeline file calls it by."""
+        ...
+
+    def argv(self, spec: ServeSpec) -> list[str]:
+        """The command that serves `spec`, to be run without a shell."""
+        ...
+
+    def parse_log(self, line: str) -> LogFact | None:
+        """What a line of the server's log says; None for lines that say nothing known."""
+        ...
+
+    def launch_line(self, spec: ServeSpec) -> str:
+        """The same command for a person to copy, quoted for a shell."""
+        ...
+
+
+def _reference() -> Adapter:
+    from eagle3ops.engines.reference.adapter import ReferenceAdapter
+
+    return ReferenceAdapter()
+
+
+_ADAPTERS: dict[str, Callable[[], Adapter]] = {"reference": _reference}
+
+
+def adapter(name: str) -> Adapter:
+    """The adapter called `name`; raises RequestError with the known names."""
+    try:
+        return _ADAPTERS[name]()
+    except KeyError:
+        raise RequestError(
+            f"no adapter for engine {name!r}", remedy="known engines: " + ", ".join(sorted(_ADAPTERS))
+        ) from None

@@ -1,0 +1,77 @@
+"""How is the reference engine started, and how does its log read?"""
+
+import re
+import shlex
+import sys
+
+from eagle3ops.engines.base import LogFact, ServeSpec
+
+READY = "The reference engine is ready at "
+
+_DECODE = re.compile(
+    r"Decode batch, #running-req: (?P<running>\d+).*?"
+    r"(?:accept len: (?P<accept_len>[\d.]+).*?)?gen throughput \(token/s\): (?P<throughput>[\d.]+)"
+)
+_PHASE = re.compile(r"Phase: (?P<phase>.+)$")
+_ERROR = re.compile(r"Error: (?P<message>.+)$")
+
+
+class ReferenceAdapter:
+    """The engine of this package."""
+
+    name = "reference"
+
+    def argv(self, spec: ServeSpec) -> list[str]:
+        """See `Adapter.argv`."""
+        argv = [
+            sys.executable, "-m", "eagle3ops.engines.reference",
+            "--model-path", str(spec.model),
+            "--host", spec.host,
+            "--port", str(spec.port),
+            "--dtype", spec.dtype,
+            "--device", spec.device,
+            "--max-running-requests", str(spec.max_running_requests),
+            "--random-seed", str(spec.seed),
+            "--die-with-parent",
+        ]  # fmt: skip
+        if spec.context_length is not None:
+            argv += ["--context-length", str(spec.context_length)]
+        if spec.return_hidden_states:
+            argv.append("--enable-return-hidden-states")
+        if spec.drafter is not None:
+            argv += [
+                "--speculative-algorithm", "EAGLE3",
+                "--speculative-draft-model-path", str(spec.drafter),
+                "--speculative-num-steps", str(spec.steps),
+                "--speculative-eagle-topk", str(spec.topk),
+                "--speculative-num-draft-tokens", str(spec.draft_tokens),
+            ]  # fmt: skip
+        if spec.aux_layers is not None:
+            argv += ["--aux-layers", "boundary:" + ",".join(map(str, spec.aux_layers.ids("boundary")))]
+        return argv
+
+    def parse_log(self, line: str) -> LogFact | None:
+        """See `Adapter.parse_log`."""
+        if READY in line:
+            return LogFact("ready", {"url": line.split(READY, 1)[1].strip()})
+        if found := _DECODE.search(line):
+            data: dict[str, float | str] = {
+                key: number for key, value in found.groupdict().items() if (number := _number(value)) is not None
+            }
+            return LogFact("decode", data) if data else None
+        for kind, pattern in (("phase", _PHASE), ("error", _ERROR)):
+            if found := pattern.search(line):
+                return LogFact(kind, dict(found.groupdict()))
+        return None
+
+    def launch_line(self, spec: ServeSpec) -> str:
+        """See `Adapter.launch_line`."""
+        argv = [word for word in self.argv(spec) if word != "--die-with-parent"]
+        return shlex.join(["python", *argv[1:]])
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

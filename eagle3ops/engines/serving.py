@@ -1,0 +1,45 @@
+"""How does a job hold a server for as long as it needs one?"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.engines.base import Adapter, ServeSpec
+from eagle3ops.engines.client import EngineClient
+
+Spawn = Callable[..., AbstractAsyncContextManager[Any]]
+"""`Context.spawn`: `(argv, *, role, env=None)` -> context manager that yields an `asyncio.subprocess.Process`."""
+
+
+@asynccontextmanager
+async def running(
+    adapter: Adapter,
+    spec: ServeSpec,
+    *,
+    spawn: Spawn,
+    role: str = "engine",
+    log: Path | None = None,
+    timeout_s: float = 600.0,
+) -> AsyncIterator[EngineClient]:
+    """Start a server, wait until it answers, yield a client, end the server.
+
+    Args:
+        log: where `spawn` puts the output of this role; quoted when the server dies.
+
+    Raises:
+        EngineError: the server did not become ready.
+    """
+    async with spawn(adapter.argv(spec), role=role) as process, EngineClient(spec.url, log=log) as client:
+        await client.wait_ready(process, timeout_s)
+        yield client
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that nothing listens on at this moment."""
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.bind((host, 0))
+        port: int = listener.getsockname()[1]
+        return port
