@@ -12,44 +12,48 @@ from eagle3ops.eagle3.drafter import Drafter
 from eagle3ops.eagle3.packing import Batch
 from eagle3ops.eagle3.target_head import TargetHead
 
-
 ROWS = 256
 """Rows of logits that are turned to float32 at once; the buffers then stay in the CPU's cache."""
 
 
 class _SoftCrossEntropy(torch.autograd.Function):
-    """Works through the rows in blocks and keeps only the gradient, in the logits' dtype."""
+    """Works through the rows in blocks and keeps only the weighted gradient, in the logits' dtype."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, teacher: Tensor, source: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, teacher: Tensor, source: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         gradient = torch.empty_like(logits)
         loss = torch.empty(logits.shape[0], dtype=wide, device=logits.device)
         for start in range(0, logits.shape[0], ROWS):
             part = slice(start, start + ROWS)
             target = teacher[source[part]]
-            scores = logits[part].to(wide)
-            logs = scores.log_softmax(-1)
+            logs = logits[part].to(wide).log_softmax(-1)
             loss[part] = -(target * logs).sum(-1)
-            gradient[part] = logs.exp_().sub_(target)
+            gradient[part] = logs.exp_().sub_(target).mul_(weight[part].to(wide).unsqueeze(-1))
         ctx.save_for_backward(gradient)
-        return loss
+        ctx.mark_non_differentiable(loss)
+        return (loss * weight).sum(), loss
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * grads[0].unsqueeze(-1).to(gradient.dtype), None, None
+        whole = grads[0]
+        return gradient if bool(whole == 1) else gradient * whole.to(gradient.dtype), None, None, None
 
 
-def soft_cross_entropy(logits: Tensor, teacher: Tensor, source: Tensor) -> Tensor:
-    """`-sum_v p_v log softmax(logits)_v` for p = `teacher[source]`, per row, float32 `[n]`.
+def soft_cross_entropy(logits: Tensor, teacher: Tensor, source: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """`-sum_v p_v log softmax(logits)_v` for p = `teacher[source]`.
 
     Args:
         logits: `[n, N]`.
         teacher: probabilities `[M, N]`, float32; every row sums to one.
         source: `[n]`, the teacher row of every row of logits.
+        weight: `[n]`, of every row in the sum.
+
+    Returns:
+        The weighted sum, differentiable in `logits`; and every row's loss without its weight `[n]`, which is not.
     """
-    out: Tensor = _SoftCrossEntropy.apply(logits, teacher, source)  # type: ignore[no-untyped-call]
+    out: tuple[Tensor, Tensor] = _SoftCrossEntropy.apply(logits, teacher, source, weight)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -121,30 +125,49 @@ class StepSums:
         }
 
 
-def step_losses(
-    drafter: Drafter, batch: Batch, states: Sequence[Tensor], head: TargetHead, draft_head: Tensor, t2d: Tensor
-) -> tuple[list[Tensor], list[StepSums]]:
-    """Mean loss of every draft step, differentiable, and the sums for its metrics.
+def unrolled_loss(
+    drafter: Drafter,
+    batch: Batch,
+    states: Sequence[Tensor],
+    head: TargetHead,
+    draft_head: Tensor,
+    decay: float,
+) -> tuple[Tensor, list[StepSums]]:
+    """`sum_i decay**i * (mean loss over the valid rows of step i)`, and every step's sums for its metrics.
 
     Logits are computed on rows in the loss only; those of all steps go through the head together.
+
+    Args:
+        states: from `unroll`, h of every step `[N, H]`.
+        draft_head: the target's head, rows of the draft vocabulary, `[draft_vocab, H]`.
     """
     teacher = draft_teacher(head, draft_head, batch.teacher_final)
-    known = t2d[batch.teacher_argmax]
+    known = drafter.t2d[batch.teacher_argmax]
     kept = [known[step.teacher] for step in batch.steps]
     rows = [step.rows[keep] for step, keep in zip(batch.steps, kept, strict=True)]
-    sources = [step.teacher[keep] for step, keep in zip(batch.steps, kept, strict=True)]
-    logits = drafter.logits(torch.cat([state[row] for state, row in zip(states, rows, strict=True)]))
-    row_losses = soft_cross_entropy(logits, teacher, torch.cat(sources))
-    with torch.no_grad():
-        picks = drafter.target_ids(logits.argmax(-1))
-        hits = picks == batch.teacher_argmax[torch.cat(sources)]
-    losses, sums = [], []
-    trained_all = torch.ones(states[0].shape[0], dtype=torch.bool, device=hits.device)
-    right_all = trained_all.clone()
+    source = torch.cat([step.teacher[keep] for step, keep in zip(batch.steps, kept, strict=True)])
     counts = [row.numel() for row in rows]
-    pieces = zip(batch.steps, rows, torch.split(row_losses, counts), torch.split(hits, counts), strict=True)
-    for step, row, loss, hit in pieces:
-        losses.append(loss.mean() if loss.numel() else loss.sum())
+    weight = torch.cat(
+        [
+            torch.full((n,), decay**i / max(1, n), device=source.device, dtype=teacher.dtype)
+            for i, n in enumerate(counts)
+        ]
+    )
+    logits = drafter.logits(torch.cat([state[row] for state, row in zip(states, rows, strict=True)]))
+    total, row_losses = soft_cross_entropy(logits, teacher, source, weight)
+    with torch.no_grad():
+        hits = drafter.target_ids(logits.argmax(-1)) == batch.teacher_argmax[source]
+        sums = _sums(batch, rows, torch.split(row_losses, counts), torch.split(hits, counts), states[0].shape[0])
+    return total, sums
+
+
+def _sums(
+    batch: Batch, rows: Sequence[Tensor], losses: Sequence[Tensor], hits: Sequence[Tensor], queries: int
+) -> list[StepSums]:
+    sums = []
+    trained_all = torch.ones(queries, dtype=torch.bool, device=batch.query_rows.device)
+    right_all = trained_all.clone()
+    for step, row, loss, hit in zip(batch.steps, rows, losses, hits, strict=True):
         trained = torch.zeros_like(trained_all)
         trained[step.rows] = True
         right = torch.zeros_like(trained_all)
@@ -154,7 +177,7 @@ def step_losses(
         right_all = condition & right
         sums.append(
             StepSums(
-                loss=float(loss.detach().double().sum()),
+                loss=float(loss.double().sum()),
                 loss_rows=row.numel(),
                 rows=step.rows.numel(),
                 correct=int(hit.sum()),
@@ -163,4 +186,4 @@ def step_losses(
                 condition_rows=int(condition.sum()),
             )
         )
-    return losses, sums
+    return sums
