@@ -1,0 +1,177 @@
+"""What would run, what is done already, and does it fit?"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.errors import Refused, RequestError
+from eagle3ops.runs.job import Forecast, Plan, PlanContext, Registry
+from eagle3ops.runs.keys import stage_keys
+from eagle3ops.runs.store import Store
+from eagle3ops.spec.models import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One stage: done already or to be run, and what it would need."""
+
+    name: str
+    key: str
+    out: Path
+    done: bool
+    reason: str | None
+    """Why a finished output is not trusted."""
+    plan: Plan
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "stage": self.name,
+            "key": self.key,
+            "out": str(self.out),
+            "done": self.done,
+            "reason": self.reason,
+            "inputs": list(self.plan.inputs),
+            "outputs": list(self.plan.outputs),
+            "forecast": asdict(self.plan.forecast),
+        }
+
+
+def plan_stages(pipeline: Pipeline, registry: Registry, root: Path, cache: Path) -> list[StagePlan]:
+    """Plan every stage of a pipeline, in order."""
+    store = Store(root)
+    keys = stage_keys(pipeline, registry)
+    finished: dict[str, Path] = {}
+    plans: dict[str, Plan] = {}
+    planned = []
+    for name in registry.order("pipeline"):
+        job = registry.job(name)()
+        known = store.look_up(job, keys[name])
+        ctx = PlanContext(pipeline, pipeline.stages[name], known.out, dict(finished), dict(plans), cache)
+        plans[name] = job.plan(ctx)
+        if known.done is not None:
+            finished[name] = known.out
+        planned.append(StagePlan(name, keys[name], known.out, known.done is not None, known.reason, plans[name]))
+    return planned
+
+
+def choose(planned: Sequence[StagePlan], registry: Registry, job: str) -> list[StagePlan]:
+    """The stages that `--job JOB` runs: all for "pipeline", else that one.
+
+    Raises:
+        RequestError: stages that it needs are not done.
+    """
+    if job == "pipeline":
+        return list(planned)
+    by_name = {stage.name: stage for stage in planned}
+    missing = [name for name in registry.order(job) if name != job and not by_name[name].done]
+    if missing:
+        why = [f"{name} ({by_name[name].reason})" if by_name[name].reason else name for name in missing]
+        first = missing[0]
+        raise RequestError(
+            f"{job} needs the output of {', '.join(why)}, which {'is' if len(missing) == 1 else 'are'} not done "
+            "for this pipeline",
+            remedy=f"run --job {first} first, or --job pipeline for everything",
+        )
+    return [by_name[job]]
+
+
+def admit(stages: Sequence[StagePlan], root: Path) -> None:
+    """Refuse what does not fit on this machine; stages that are done need nothing.
+
+    Raises:
+        Refused: naming the number that does not fit.
+    """
+    due = [stage for stage in stages if not stage.done]
+    disk = sum(max(0, (stage.plan.forecast.disk_bytes or 0) - _present(stage.out)) for stage in due)
+    free = free_bytes(root)
+    if free is not None and disk > free:
+        largest = max(due, key=lambda stage: stage.plan.forecast.disk_bytes or 0)
+        raise Refused(
+            f"disk: {human_bytes(disk)} are forecast, {human_bytes(free)} are free at {root} "
+            f"(most of it for {largest.name}: {human_bytes(largest.plan.forecast.disk_bytes or 0)})",
+            remedy="free some space, choose another --root, or lower the number of prompts or tokens",
+        )
+    memory = available_memory()
+    for stage in due:
+        need = stage.plan.forecast.memory_bytes
+        if need is not None and need > memory:
+            raise Refused(
+                f"memory: {stage.name} is forecast to need {human_bytes(need)}, {human_bytes(memory)} are available",
+                remedy="use a smaller batch or a smaller target, or a machine with more memory",
+            )
+
+
+def _present(out: Path) -> int:
+    """Bytes that an earlier attempt has written already."""
+    from eagle3ops.runs.store import folder_bytes
+
+    return folder_bytes(out) if out.is_dir() else 0
+
+
+def free_bytes(root: Path) -> int | None:
+    """Free bytes of the file system that `root` is, or would be, on."""
+    folder = root
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def available_memory() -> int:
+    """Bytes of memory that a program can get here, by the kernel and by the control group."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+        available = min(available, max(0, limit - used))
+    return available
+
+
+def human_bytes(count: float) -> str:
+    """`1.4 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(count) < 1024 or unit == "PiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def human_seconds(seconds: float) -> str:
+    """`1 h 05 min`, `3 min 20 s`, `12 s`, `0.4 s`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def total(forecasts: Sequence[Forecast]) -> Forecast:
+    """Sum of what adds up, maximum of what does not; None counts as unknown and is left out."""
+    tokens = [f.tokens for f in forecasts if f.tokens is not None]
+    disk = [f.disk_bytes for f in forecasts if f.disk_bytes is not None]
+    memory = [f.memory_bytes for f in forecasts if f.memory_bytes is not None]
+    seconds = [f.seconds for f in forecasts if f.seconds is not None]
+    return Forecast(
+        tokens=max(tokens, default=None),
+        disk_bytes=sum(disk) if disk else None,
+        memory_bytes=max(memory, default=None),
+        seconds=sum(seconds) if seconds else None,
+    )
+
+
+def cpu_count() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

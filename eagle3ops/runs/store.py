@@ -1,0 +1,153 @@
+"""Has this stage been done before? Stage outputs by content key, finished only when `done.json` says so.
+
+ROOT/stages/<job>-<first 16 digits of the key>/    what the stage wrote
+                                     done.json      written last: the files with sizes and checksums, the findings
+ROOT/stages/<job>-<...>.lock                        held by the process that works in the folder
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.runs.context import Findings
+from eagle3ops.runs.files import read_json, write_json
+from eagle3ops.runs.job import Job
+
+CHECKSUM_LIMIT = 64 << 20
+"""Larger files get no checksum in `done.json`; shards have a manifest of their own."""
+
+RECHECK_LIMIT = 64 << 20
+"""At most so many bytes are read again to see whether a finished stage is still whole; all sizes are compared."""
+
+DONE = "done.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stage's place in the store, and what can be said about it."""
+
+    job: str
+    key: str
+    out: Path
+    done: dict[str, Any] | None
+    """Content of `done.json`; None when the stage is not finished or can no longer be trusted."""
+    reason: str | None = None
+    """Why a finished output is not trusted."""
+
+
+class Store:
+    """The stage outputs below one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "stages"
+
+    def out(self, job: str, key: str) -> Path:
+        """Where the stage with this key writes."""
+        return self.folder / f"{job}-{key[:16]}"
+
+    def look_up(self, job: Job, key: str) -> Stored:
+        """Is there a finished output that can be trusted?"""
+        out = self.out(job.name, key)
+        done = read_json(out / DONE)
+        if done is None or done.get("key") != key:
+            return Stored(job.name, key, out, None)
+        reason = damage(out, done) or job.stale(out)
+        return Stored(job.name, key, out, None if reason else done, reason)
+
+    @contextmanager
+    def working(self, out: Path, waiting: Callable[[str], None]) -> Iterator[None]:
+        """Hold the stage's folder alone. `waiting` is told once when another process has it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(f"{out}.lock", "a+b") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting(f"another run works in {out.name}; waiting for it")
+                while True:
+                    # Polled, because a blocking flock would not let signals be answered.
+                    time.sleep(0.2)
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        continue
+            out.mkdir(parents=True, exist_ok=True)
+            yield
+
+    def finish(self, out: Path, job: str, key: str, findings: Findings, seconds: float) -> dict[str, Any]:
+        """Declare the output finished: everything is flushed first, `done.json` is written last."""
+        files = []
+        for path in sorted(out.rglob("*")):
+            if path.is_symlink() or not path.is_file() or path.name == DONE:
+                continue
+            _flush(path)
+            size = path.stat().st_size
+            checksum = file_hash(path) if size <= CHECKSUM_LIMIT else None
+            files.append({"path": path.relative_to(out).as_posix(), "bytes": size, "sha256": checksum})
+        done = {
+            "job": job,
+            "key": key,
+            "finished": round(time.time(), 3),
+            "seconds": round(seconds, 3),
+            "files": files,
+            **asdict(findings),
+        }
+        write_json(out / DONE, done)
+        return done
+
+
+def damage(out: Path, done: dict[str, Any]) -> str | None:
+    """Say what of a finished output is missing or has changed, or None."""
+    budget = RECHECK_LIMIT
+    for entry in done.get("files", ()):
+        path = out / str(entry["path"])
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return f"{path} is missing"
+        if size != entry["bytes"]:
+            return f"{path} has {size} bytes instead of {entry['bytes']}"
+        if entry.get("sha256") and size <= budget:
+            budget -= size
+            if file_hash(path) != entry["sha256"]:
+                return f"{path} has changed since it was written"
+    return None
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def remove(out: Path) -> bool:
+    """Delete a stage's folder unless a process works in it; says whether it did."""
+    with open(f"{out}.lock", "a+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        # First the word that it is finished, so that a kill half way leaves nothing that looks whole.
+        (out / DONE).unlink(missing_ok=True)
+        shutil.rmtree(out)
+        return True
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
