@@ -13,6 +13,11 @@ from eagle3ops.prompts import bundled_prompts
 from eagle3ops.targets.gguf_llama import write_tokenizer_config
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, INTERMEDIATE, VOCABULARY, CONTEXT = 8, 64, 4, 2, 128, 512, 2048
+END = 2
+BRANCH_GAIN = 0.7
+"""How far attention and MLP move the hidden states from the embedding."""
+END_GAIN = 2.0
+"""Makes the end token likelier than the others, so that some answers end by themselves."""
 _SEED = 20240731
 _SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
@@ -29,7 +34,7 @@ def make_tiny(folder: Path) -> None:
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": 1,
-        "eos_token_id": 2,
+        "eos_token_id": END,
         "pad_token_id": 0,
         "head_dim": HIDDEN // HEADS,
         "hidden_act": "silu",
@@ -75,15 +80,20 @@ def _write_weights(folder: Path) -> None:
             f"{prefix}self_attn.q_proj.weight": drawn(HEADS * width, HIDDEN, 1.5),
             f"{prefix}self_attn.k_proj.weight": drawn(KV_HEADS * width, HIDDEN, 1.5),
             f"{prefix}self_attn.v_proj.weight": drawn(KV_HEADS * width, HIDDEN, 1.0),
-            f"{prefix}self_attn.o_proj.weight": drawn(HIDDEN, HEADS * width, 1.0),
+            f"{prefix}self_attn.o_proj.weight": drawn(HIDDEN, HEADS * width, BRANCH_GAIN),
             f"{prefix}mlp.gate_proj.weight": drawn(INTERMEDIATE, HIDDEN, 1.0),
             f"{prefix}mlp.up_proj.weight": drawn(INTERMEDIATE, HIDDEN, 1.0),
-            f"{prefix}mlp.down_proj.weight": drawn(HIDDEN, INTERMEDIATE, 1.0),
+            f"{prefix}mlp.down_proj.weight": drawn(HIDDEN, INTERMEDIATE, BRANCH_GAIN),
             f"{prefix}input_layernorm.weight": torch.ones(HIDDEN, dtype=torch.bfloat16),
             f"{prefix}post_attention_layernorm.weight": torch.ones(HIDDEN, dtype=torch.bfloat16),
         }
     tensors["model.norm.weight"] = torch.ones(HIDDEN, dtype=torch.bfloat16)
-    tensors["lm_head.weight"] = drawn(VOCABULARY, HIDDEN, 3.0)
+    # The likeliest next token is mostly a fixed successor of the last one, and at times the context overrules it:
+    # something that a drafter can learn in seconds, and not all of it.
+    successors = torch.randperm(VOCABULARY, generator=generator)
+    head = tensors["model.embed_tokens.weight"][successors].float() * 3.0 * HIDDEN**-0.5
+    head[END] *= END_GAIN
+    tensors["lm_head.weight"] = head.to(torch.bfloat16)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
