@@ -1,5 +1,7 @@
 """Does speculation leave the answers as they are, whatever the drafter, the batch and the tree?"""
 
+from collections import Counter
+
 import pytest
 import torch
 from reference_tiny import (
@@ -12,6 +14,7 @@ from reference_tiny import (
     tiny_target,
 )
 
+from eagle3ops.eagle3.decoding import adjusted_probs
 from eagle3ops.engines.reference.drafting import SpecSettings, Speculator
 from eagle3ops.engines.reference.engine import Engine
 from eagle3ops.engines.reference.model import Target
@@ -162,3 +165,43 @@ def test_the_same_batch_gives_the_same_bits(settings: SpecSettings | None) -> No
 def test_impossible_settings_are_refused(settings: tuple[int, int, int], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         SpecSettings(*settings)
+
+
+@pytest.mark.parametrize("settings", [CHAINS[1], TREES[0]], ids=str)
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 4, 1.0), (1.4, 5, 0.8)])
+def test_sampled_speculation_draws_from_the_target(
+    settings: SpecSettings, temperature: float, top_k: int, top_p: float
+) -> None:
+    """Second and third token of 1,500 answers against the exact joint distribution, by chi-square."""
+    target = tiny_target(depth_scale=0.35)
+    count, prompt = 1500, [3, 1, 4]
+    params = [
+        SamplingParams(max_new_tokens=4, temperature=temperature, top_k=top_k, top_p=top_p, ignore_eos=True, seed=k)
+        for k in range(count)
+    ]
+    requests = answer_all(
+        target, [prompt] * count, params, drafter=MarkovDrafter(target), settings=settings, max_running=256
+    )
+
+    def next_probs(ids: list[int]) -> torch.Tensor:
+        final = target.boundaries(torch.tensor([ids]), torch.tensor([len(ids)]), (LAYERS,))[0, 0, -1]
+        return adjusted_probs(target.logits(target.normed(final)), temperature, top_k, top_p).double()
+
+    expected: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        expected = {
+            (*head, token): mass * float(probs[token])
+            for head, mass in expected.items()
+            for probs in [next_probs([*prompt, *head])]
+            for token in probs.nonzero().flatten().tolist()
+        }
+    seen = Counter(tuple(r.output[:3]) for r in requests)
+    assert set(seen) <= set(expected)
+    # Cells that are expected less than 5 times are taken together, as the test asks.
+    cells = [(seen[key], mass * count) for key, mass in expected.items() if mass * count >= 5]
+    rest = (count - sum(n for n, _ in cells), count - sum(e for _, e in cells))
+    observed, wanted = zip(*([*cells, rest] if rest[1] >= 5 else cells), strict=True)
+    statistic = sum((n - e) ** 2 / e for n, e in zip(observed, wanted, strict=True))
+    freedom = torch.tensor(float(len(observed) - 1))
+    assert len(observed) > 8
+    assert float(torch.special.gammaincc(freedom / 2, torch.tensor(statistic) / 2)) > 1e-3
