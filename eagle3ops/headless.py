@@ -187,7 +187,7 @@ class Follower:
                     if not self.cancels:
                         break
                     self._say("cancelling; once more to leave at once")
-                    cancel(self.run)
+                    self._cancel()
                 time.sleep(POLL_S)
         finally:
             self.narrator.close()
@@ -197,6 +197,13 @@ class Follower:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.interrupted += 1
+
+    def _cancel(self) -> None:
+        if self.process is None:
+            cancel(self.run)
+        elif self.process.poll() is None:
+            # Also before it has written down who it is.
+            self.process.terminate()
 
     def _alive(self) -> bool:
         if self.process is not None:

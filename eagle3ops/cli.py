@@ -1,0 +1,167 @@
+"""The one entry point: parse, call, print, exit code.
+
+Everything but argument parsing is imported where it is used, so that `--version` and a misspelt option answer at once.
+"""
+
+import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+
+from eagle3ops import __version__
+from eagle3ops.errors import Eagle3opsError, ExitCode
+
+EPILOG = """\
+exit codes: 0 done; 1 a job failed; 2 the request is wrong; 3 a verdict is FAIL; 4 stopped by the watchdog;
+5 host unreachable; 6 refused by a forecast or a lease; 130 interrupted
+
+without arguments the console opens; with --job NAME the job runs headless ("pipeline" runs all stages)
+"""
+
+
+def build_parser() -> ArgumentParser:
+    """The command line."""
+    common = ArgumentParser(add_help=False)
+    common.add_argument("--root", metavar="DIR", default=SUPPRESS, help="folder of runs and stage outputs")
+    common.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
+    settings = ArgumentParser(add_help=False)
+    settings.add_argument("--set", metavar="KEY=VALUE", action="append", default=SUPPRESS, help="override one setting")
+
+    parser = ArgumentParser(
+        prog="eagle3ops",
+        description="The terminal operations console for EAGLE-3 speculative decoding",
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+        parents=[common, settings],
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"eagle3ops {__version__}")
+    parser.add_argument("--job", metavar="NAME", help="run a job without the console")
+    parser.add_argument("--spec", metavar="FILE", help="pipeline file, or the name of a bundled one (demo)")
+    parser.add_argument("--host", metavar="HOST", help="where to run (local)")
+    parser.add_argument("--detach", action="store_true", help="start the run and do not follow it")
+    parser.add_argument("--yes", action="store_true", help="start although the forecast says that it does not fit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    plan = commands.add_parser("plan", parents=[common, settings], help="what would run, what is done, and forecasts")
+    plan.add_argument("file", nargs="?", help="pipeline file, or the name of a bundled one (demo)")
+    plan.add_argument("--job", dest="plan_job", metavar="NAME", default="pipeline", help="only this stage")
+
+    spec = commands.add_parser("spec", help="check a pipeline file, or print its JSON Schema")
+    spec_commands = spec.add_subparsers(dest="spec_command", metavar="COMMAND", required=True)
+    spec_commands.add_parser("schema", help="print the JSON Schema")
+    check = spec_commands.add_parser("check", parents=[common, settings], help="check a file and print it resolved")
+    check.add_argument("file", help="pipeline file, or the name of a bundled one")
+
+    runs = commands.add_parser("runs", help="past and present runs")
+    runs_commands = runs.add_subparsers(dest="runs_command", metavar="COMMAND", required=True)
+    runs_commands.add_parser("list", parents=[common], help="all runs")
+    for name, text in (
+        ("show", "one run in full"),
+        ("follow", "tell a run's events until it ends"),
+        ("cancel", "end a run that is going on"),
+    ):
+        command = runs_commands.add_parser(name, parents=[common], help=text)
+        command.add_argument("run", help="id, the start or end of one, or `last`")
+    resume = runs_commands.add_parser("resume", parents=[common], help="take a run up again where it stopped")
+    resume.add_argument("run", help="id, the start or end of one, or `last`")
+    resume.add_argument("--detach", dest="resume_detach", action="store_true", help="do not follow it")
+    diff = runs_commands.add_parser("diff", parents=[common], help="settings, versions and figures that differ")
+    diff.add_argument("run")
+    diff.add_argument("other")
+    gc = runs_commands.add_parser("gc", parents=[common], help="delete old runs and outputs that no run needs")
+    gc.add_argument("--keep", type=_count, metavar="N", default=20, help="keep the newest N runs (20)")
+    gc.add_argument("--older-than", type=_days, metavar="DAYS", help="delete only what is older, in days")
+    gc.add_argument("--yes", dest="gc_yes", action="store_true", help="delete; without it only say what would go")
+    return parser
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("negative")
+    return value
+
+
+def _days(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e6:
+        raise ValueError("out of range")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command line; returns the exit code."""
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    try:
+        return _dispatch(args)
+    except Eagle3opsError as error:
+        sys.stderr.write(f"eagle3ops: {error}\n")
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("eagle3ops: interrupted\n")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = None
+        return ExitCode.FAILED
+    except Exception as error:  # noqa: BLE001  (the boundary: a person gets a sentence, and the traceback in a file)
+        sys.stderr.write(f"eagle3ops: {type(error).__name__}: {error}\n  -> {_keep_traceback()}\n")
+        return ExitCode.FAILED
+
+
+def _keep_traceback() -> str:
+    """Write the current traceback to a file; says where."""
+    import tempfile
+    import traceback
+
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="eagle3ops-", suffix=".log", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exc(file=file)
+    except OSError:
+        return traceback.format_exc()
+    return f"this is a defect of eagle3ops; the traceback is in {file.name}"
+
+
+def _dispatch(args: Namespace) -> int:
+    root = getattr(args, "root", None)
+    json = getattr(args, "json", False)
+    overrides = getattr(args, "set", [])
+    if args.command == "runs":
+        from eagle3ops import run_commands
+
+        return run_commands.runs(args, root, json=json)
+    if args.command in ("plan", "spec"):
+        from eagle3ops import run_commands
+
+        return run_commands.plan_or_spec(args, root, overrides, json=json)
+    if args.job is None:
+        return _console(args, root)
+    from eagle3ops.headless import Asked, run_job
+
+    return run_job(Asked(args.job, args.spec, overrides, args.host, root, json, args.detach, args.yes))
+
+
+def _console(args: Namespace, root: str | None) -> int:
+    for option in ("spec", "set", "json", "host", "detach", "yes"):
+        if getattr(args, option, None):
+            sys.stderr.write(f"eagle3ops: --{option} needs --job NAME or a command\n")
+            return ExitCode.BAD_REQUEST
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        sys.stderr.write(
+            "eagle3ops: the console needs a terminal\n  -> without one use: eagle3ops --job NAME, or eagle3ops --help\n"
+        )
+        return ExitCode.BAD_REQUEST
+    from importlib import import_module
+
+    from eagle3ops import locations
+
+    # Looked up at run time: the console is the only room that knows the terminal.
+    return int(import_module("eagle3ops.screens.app").main(locations.root(root)) or 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

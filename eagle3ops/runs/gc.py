@@ -1,0 +1,66 @@
+"""Which runs and stage outputs does nobody need any more?"""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
+from eagle3ops.runs.store import Store, folder_bytes, remove
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """One folder that can go."""
+
+    kind: str
+    """run or stage"""
+    path: Path
+    bytes: int
+
+
+def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None) -> list[Garbage]:
+    """Runs beyond the newest `keep` (and older than so many days), and stage outputs that no kept run refers to.
+
+    A run that is going on, and every output that it needs, is kept.
+    """
+    runs = [RunDirectory(runs_folder(root) / run_id) for run_id in list_runs(root)]
+    newest = runs[len(runs) - keep :] if keep else []
+    limit = None if older_than_days is None else time.time() - older_than_days * 86400
+    old = [run for run in runs if run not in newest and not run.alive() and (limit is None or _created(run) < limit)]
+    needed = {path for run in runs if run not in old for path in _needs(run)}
+    garbage = [Garbage("run", run.path, folder_bytes(run.path)) for run in old]
+    folder = Store(root).folder
+    if folder.is_dir():
+        for out in sorted(path for path in folder.iterdir() if path.is_dir()):
+            young = limit is not None and out.stat().st_mtime >= limit
+            if out.resolve() not in needed and not young:
+                garbage.append(Garbage("stage", out, folder_bytes(out)))
+    return garbage
+
+
+def collect(garbage: list[Garbage]) -> list[Garbage]:
+    """Delete; returns what was deleted. A stage that a process works in, or a run that has started, is left."""
+    gone = []
+    for item in garbage:
+        if item.kind == "stage":
+            if remove(item.path):
+                gone.append(item)
+        elif not RunDirectory(item.path).alive():
+            shutil.rmtree(item.path)
+            gone.append(item)
+    return gone
+
+
+def _created(run: RunDirectory) -> float:
+    return float(run.request().get("created", 0.0))
+
+
+def _needs(run: RunDirectory) -> set[Path]:
+    """Stage folders that a run made or used, or is going to."""
+    needed = {link.resolve() for link in run.artifacts.iterdir()} if run.artifacts.is_dir() else set()
+    store = Store(run.root)
+    for name, stage in run.state().get("stages", {}).items():
+        if stage.get("key"):
+            needed.add(store.out(name, str(stage["key"])).resolve())
+    return needed

@@ -1,0 +1,215 @@
+"""Which runs are there, what did they find, and how do two of them differ?
+
+The ledger is a SQLite index over the run directories. It holds nothing that they do not say: deleted, damaged or of an
+older form, it is built again from them.
+"""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
+from eagle3ops.runs.events import read_events
+from eagle3ops.spec.yamltree import read_tree
+
+FORMAT = 1
+"""Raised when the table changes; an index of another format is thrown away."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run in one row."""
+
+    run_id: str
+    name: str
+    job: str
+    status: str
+    """created, running, done, failed, cancelled, or interrupted: it stopped without a word and can be resumed."""
+    exit_code: int | None
+    created: float
+    started: float | None
+    ended: float | None
+    cause: str | None
+    stages: Mapping[str, str] = field(default_factory=dict)
+    """Stage -> status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a run found out."""
+
+    metrics: dict[str, float]
+    """`stage/name` -> last value."""
+    verdicts: dict[str, str]
+    """`stage/name` -> `PASS: reason` or `FAIL: reason`."""
+    artifacts: dict[str, str]
+    """Path -> note."""
+
+
+def summarize(run: RunDirectory) -> RunSummary:
+    """Read a run's row from its directory."""
+    request, state = run.request(), run.state()
+    return RunSummary(
+        run_id=run.run_id,
+        name=str(state.get("name") or run.run_id[16:].rpartition("-")[0]),
+        job=str(request.get("job", "")),
+        status=run.status(),
+        exit_code=state.get("exit_code"),
+        created=float(request.get("created", 0.0)),
+        started=state.get("started"),
+        ended=state.get("ended"),
+        cause=state.get("cause"),
+        stages={name: str(stage.get("status")) for name, stage in state.get("stages", {}).items()},
+    )
+
+
+def figures(run: RunDirectory) -> Figures:
+    """Read a run's metrics, verdicts and artifacts from its events."""
+    found = Figures({}, {}, {})
+    for event in read_events(run.events_file):
+        data, name = event.data, f"{event.stage}/{event.data.get('name')}"
+        if event.kind == "metric" and isinstance(data.get("value"), int | float):
+            found.metrics[name] = data["value"]
+        elif event.kind == "verdict":
+            found.verdicts[name] = f"{'PASS' if data.get('passed') else 'FAIL'}: {data.get('reason', '')}"
+        elif event.kind == "artifact":
+            found.artifacts[str(data.get("path"))] = str(data.get("note", ""))
+    return found
+
+
+class Ledger:
+    """The index below one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.file = root / "ledger.sqlite"
+
+    def runs(self) -> list[RunSummary]:
+        """All runs, oldest first. What has changed on disk since the last look is read again."""
+        ids = list_runs(self.root)
+        try:
+            with self._open(self.file) as database:
+                return self._sync(database, ids)
+        except sqlite3.DatabaseError:
+            pass
+        # Damaged, or not to be written: thrown away where that is possible, and held in memory where it is not.
+        with contextlib.suppress(OSError):
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                Path(f"{self.file}{suffix}").unlink(missing_ok=True)
+        try:
+            with self._open(self.file) as database:
+                return self._sync(database, ids)
+        except sqlite3.DatabaseError:
+            with self._open(Path(":memory:")) as database:
+                return self._sync(database, ids)
+
+    @contextlib.contextmanager
+    def _open(self, file: Path) -> Iterator[sqlite3.Connection]:
+        database = sqlite3.connect(file, timeout=10)
+        try:
+            with database:
+                if database.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+                    database.execute("DROP TABLE IF EXISTS runs")
+                    database.execute(f"PRAGMA user_version = {FORMAT}")
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY, stamp TEXT NOT NULL, row TEXT NOT NULL)"
+                )
+                yield database
+        finally:
+            database.close()
+
+    def _sync(self, database: sqlite3.Connection, ids: list[str]) -> list[RunSummary]:
+        known = {run_id: (stamp, row) for run_id, stamp, row in database.execute("SELECT run_id, stamp, row FROM runs")}
+        found = []
+        for run_id in ids:
+            run = RunDirectory(runs_folder(self.root) / run_id)
+            stamp, row = known.get(run_id, ("", ""))
+            now = _stamp(run)
+            summary = _parse(row) if stamp == now else None
+            # A run that may be going on is always read: it can end without touching its files.
+            if summary is None or summary.status in ("created", "running"):
+                try:
+                    summary = summarize(run)
+                except (OSError, ValueError, TypeError):
+                    continue
+                database.execute(
+                    "INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run_id, now, json.dumps(asdict(summary)))
+                )
+            found.append(summary)
+        for gone in known.keys() - set(ids):
+            database.execute("DELETE FROM runs WHERE run_id = ?", (gone,))
+        return found
+
+
+def _stamp(run: RunDirectory) -> str:
+    """Changes when the run's state does."""
+    parts = []
+    for name in ("state.json", "supervisor.json"):
+        try:
+            stat = (run.path / name).stat()
+            parts.append(f"{stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}")
+        except OSError:
+            parts.append("-")
+    return "/".join(parts)
+
+
+def _parse(row: str) -> RunSummary | None:
+    try:
+        return RunSummary(**json.loads(row))
+    except (ValueError, TypeError):
+        return None
+
+
+def show(root: Path, run_id: str) -> dict[str, Any]:
+    """Everything about one run."""
+    run = find_run(root, run_id)
+    return {
+        **asdict(summarize(run)),
+        "path": str(run.path),
+        "source": run.request().get("source"),
+        "state": run.state(),
+        **asdict(figures(run)),
+    }
+
+
+def diff(root: Path, first: str, second: str) -> dict[str, dict[str, list[Any]]]:
+    """What differs between two runs: section -> key -> [value in the first, value in the second]."""
+    one, two = find_run(root, first), find_run(root, second)
+    figures_one, figures_two = figures(one), figures(two)
+    return {
+        "spec": _differences(_flat_spec(one), _flat_spec(two)),
+        "versions": _differences(one.state().get("versions", {}), two.state().get("versions", {})),
+        "keys": _differences(_keys(one), _keys(two)),
+        "metrics": _differences(figures_one.metrics, figures_two.metrics),
+        "verdicts": _differences(figures_one.verdicts, figures_two.verdicts),
+        "outcome": _differences(_outcome(one), _outcome(two)),
+    }
+
+
+def _differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, list[Any]]:
+    names = [*one, *(name for name in two if name not in one)]
+    return {name: [one.get(name), two.get(name)] for name in names if one.get(name) != two.get(name)}
+
+
+def _keys(run: RunDirectory) -> dict[str, str]:
+    return {name: str(stage.get("key", ""))[:16] for name, stage in run.state().get("stages", {}).items()}
+
+
+def _outcome(run: RunDirectory) -> dict[str, Any]:
+    return {"status": run.status(), "exit_code": run.state().get("exit_code"), "cause": run.state().get("cause")}
+
+
+def _flat_spec(run: RunDirectory) -> dict[str, Any]:
+    return dict(_flatten(read_tree(run.spec_file.read_bytes(), str(run.spec_file)).data, ""))
+
+
+def _flatten(data: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, data
