@@ -37,4 +37,5 @@ def rotate(x: Tensor, table: Tensor, positions: Tensor) -> Tensor:
     cos, sin = table[:, positions].unsqueeze(-2).to(x.dtype)
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
+    out: Tensor = x * cos + turned * sin
+    return out

@@ -1,0 +1,310 @@
+"""How do extracted hidden states become a drafter?
+
+    out/checkpoint/     what a resume goes on from
+    out/metrics.jsonl   loss and accuracy per draft step
+    out/tensorboard/    the same as event files
+    out/drafter/        the export, written last and checked
+
+Data order, initial noise and schedule are functions of seed and step. Killed at any moment and started again on the
+same machine, training ends with the same export, bit by bit.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from eagle3ops.eagle3.checkpoint import export_drafter, load_drafter
+from eagle3ops.eagle3.drafter import Drafter
+from eagle3ops.eagle3.durable import sha256_of
+from eagle3ops.eagle3.initial import from_drafter, from_target
+from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.eagle3.losses import StepSums, unrolled_loss
+from eagle3ops.eagle3.optim import Schedule, build_optimizers
+from eagle3ops.eagle3.packing import Batch, Document, batches_from, pack, plan_epoch
+from eagle3ops.eagle3.renewal import Renewal, predict
+from eagle3ops.eagle3.target_head import TargetHead
+from eagle3ops.eagle3.train_config import TrainConfig
+from eagle3ops.eagle3.train_log import TrainLog
+from eagle3ops.eagle3.training_data import Corpus, Row, aux_rms
+from eagle3ops.eagle3.training_state import TrainingState
+from eagle3ops.eagle3.ttt import unroll
+from eagle3ops.eagle3.vocab import build_vocabulary, count_tokens, coverage_of
+
+Progress = Callable[[int, int], None]
+Metric = Callable[[str, float, int | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a training made.
+
+    Attributes:
+        drafter: folder of the checked export.
+        steps: optimiser steps; resumed_from: the step at which this process went on, 0 for a start from nothing.
+        positions: trained positions of this process, summed over the draft steps.
+        vocab_unique, vocab_coverage: different tokens in the training text, and share of it that can be drafted.
+        heldout_coverage: the same share of the held-out text.
+        train: per draft step, means over the last `log_every` steps.
+        heldout: per draft step, on the held-out rows, of the export; empty without held-out rows.
+        renewal: predicted accept statistics of the export.
+        initial: where the weights came from, in words.
+        seconds: wall time of this process.
+    """
+
+    drafter: Path
+    steps: int
+    resumed_from: int
+    positions: int
+    vocab_unique: int
+    vocab_coverage: float
+    heldout_coverage: float | None
+    train: list[dict[str, float]]
+    heldout: list[dict[str, float]]
+    renewal: Renewal | None
+    initial: str
+    seconds: float
+
+
+def fast_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 matrix products are faster than float32 ones here."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(probe()) for name in probes if (probe := getattr(torch.cpu, name, None)) is not None)
+
+
+def total_steps(config: TrainConfig, lengths: Sequence[int]) -> int:
+    """Optimiser steps of a whole training."""
+    if config.steps is not None:
+        return config.steps
+    return sum(len(plan_epoch(lengths, config.tokens_per_step, config.seed, epoch)) for epoch in range(config.epochs))
+
+
+@contextmanager
+def _reproducible(config: TrainConfig) -> Iterator[None]:
+    """Fix what torch would otherwise choose by the machine's mood, and give it back afterwards."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    random = torch.get_rng_state()
+    try:
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        if torch.device(config.device).type == "cpu":
+            torch.use_deterministic_algorithms(True)
+        torch.manual_seed(config.seed)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(strict)
+        torch.set_rng_state(random)
+
+
+class Trainer:
+    """One drafter in training; `train_rows` drives it."""
+
+    def __init__(self, rows: Sequence[Row], layers: AuxLayers, head: TargetHead, config: TrainConfig) -> None:
+        self.config = config
+        self.device = torch.device(config.device)
+        self.bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and fast_bfloat16(self.device))
+        self.head = head
+        self.corpus = Corpus(rows, head)
+        counts = count_tokens(((r.token_ids, r.loss_mask) for r in self.corpus.rows()), head.shape.vocab_size)
+        self.counts = counts
+        self.vocabulary = build_vocabulary(counts, config.draft_vocab_size)
+        self.scale = aux_rms(self.corpus.rows())
+        self.drafter = Drafter(head.drafter_config(config.draft_vocab_size, layers))
+        self.drafter.d2t.copy_(self.vocabulary.d2t)
+        self.drafter.t2d.copy_(self.vocabulary.t2d)
+
+    def start(self, init_from: Path | None) -> str:
+        """Give the drafter its first weights; says where they came from."""
+        if init_from is not None:
+            said = f"{init_from}: {from_drafter(self.drafter, init_from, self.scale)}"
+        else:
+            copied = from_target(self.drafter, self.head, self.scale, self.corpus.rows(), self.config.seed)
+            said = "from the target: " + ", ".join(copied)
+        self.drafter.to(self.device)
+        self.scale = self.scale.to(self.device)
+        ids = self.drafter.d2t + torch.arange(self.drafter.d2t.numel(), device=self.device)
+        self.draft_head = self.head.lm_head_weight.to(self.device)[ids]
+        return said
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The target's embedding."""
+        return F.embedding(ids, self.head.embed_weight)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Pack documents; every document of the corpus trains something, so there is always a batch."""
+        batch = pack([self.corpus.document(i) for i in indices], self.config.ttt_steps, self.device)
+        assert batch is not None
+        return batch
+
+    def loss(self, drafter: Drafter, batch: Batch, scale: Tensor | None) -> tuple[Tensor, list[StepSums]]:
+        """Unroll the drafter over one batch."""
+        config = self.config
+        with torch.autocast(self.device.type, torch.bfloat16) if self.bfloat16 else nullcontext():
+            states = unroll(drafter, batch, self.embed, steps=config.ttt_steps, aux_scale=scale)
+            return unrolled_loss(drafter, batch, states, self.head, self.draft_head, config.step_weight)
+
+    @torch.no_grad()
+    def evaluate(self, drafter: Drafter, scale: Tensor | None, rows: Corpus) -> list[dict[str, float]]:
+        """Loss and accuracies per draft step over held-out rows, from sums over all of them."""
+        sums = [StepSums() for _ in range(self.config.ttt_steps)]
+        for group in plan_epoch(rows.lengths, self.config.tokens_per_step, 0, 0):
+            batch = pack([rows.document(i) for i in group], self.config.ttt_steps, self.device)
+            assert batch is not None
+            for total, part in zip(sums, self.loss(drafter, batch, scale)[1], strict=True):
+                total.add(part)
+        return [total.report() for total in sums]
+
+    @torch.no_grad()
+    def renewal(self, drafter: Drafter, rows: Corpus) -> Renewal:
+        """Predicted accept statistics of an exported drafter (aux states unscaled), in the export's own precision."""
+        documents = (_widen(rows.document(i), drafter.fc.weight.dtype) for i in range(len(rows)))
+        return predict(drafter, documents, self.embed, self.config.draft_steps)
+
+
+def _widen(document: Document, dtype: torch.dtype) -> Document:
+    return Document(
+        document.token_ids, document.loss_mask, document.aux.to(dtype), document.final.to(dtype), document.argmax
+    )
+
+
+def training_key(parts: Sequence[Any], init_from: Path | None) -> str:
+    """Identifies what a checkpoint belongs to: data, configuration, target and start."""
+    digest = hashlib.sha256(repr(list(parts)).encode())
+    if init_from is not None:
+        digest.update(sha256_of(init_from / "model.safetensors").encode())
+    return digest.hexdigest()
+
+
+def train_rows(
+    rows: Sequence[Row],
+    heldout: Sequence[Row],
+    layers: AuxLayers,
+    head: TargetHead,
+    out: Path,
+    config: TrainConfig,
+    *,
+    data_key: str,
+    progress: Progress = lambda done, total: None,
+    metric: Metric = lambda name, value, step: None,
+    info: Callable[[str], None] = lambda text: None,
+    warn: Callable[[str], None] = lambda text: None,
+    init_from: Path | None = None,
+) -> TrainResult:
+    """Train a drafter, or go on where a killed training stopped; blocks until the export is checked.
+
+    Args:
+        rows, heldout: with their hidden states; `heldout` may be empty.
+        layers: the boundaries that the rows' aux states hold.
+        data_key: changes whenever the rows change.
+        progress: called with steps done and steps in all.
+        init_from: an exported drafter to go on from.
+
+    Raises:
+        Eagle3opsError: data, settings or an earlier checkpoint do not fit; the message says which.
+        OSError: `out` cannot be written.
+    """
+    began = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    with _reproducible(config):
+        trainer = Trainer(rows, layers, head, config)
+        initial = trainer.start(init_from)
+        if trainer.corpus.skipped:
+            warn(f"{len(trainer.corpus.skipped)} rows train nothing and are left out: {trainer.corpus.skipped[0]}, ...")
+        info(
+            f"draft vocabulary {config.draft_vocab_size}: {trainer.vocabulary.unique} different tokens in the text, "
+            f"{trainer.vocabulary.coverage:.1%} of it covered; start {initial}"
+        )
+        kept = [row for row in heldout if bool(row.loss_mask[2:].any())][: config.eval_rows]
+        held = Corpus(kept, head) if kept else None
+        key = training_key([config, data_key, layers, head.shape, trainer.bfloat16, torch.get_num_threads()], init_from)
+        first, positions, last = _loop(trainer, held, out, key, progress, metric, warn)
+        folder = export_drafter(trainer.drafter, out / "drafter", aux_scale=trainer.scale)
+        served = load_drafter(folder, layers.num_layers, device=trainer.device)
+        ids = (served.d2t + torch.arange(served.d2t.numel(), device=trainer.device)).cpu()
+        coverage = None
+        if held is not None:
+            seen = count_tokens(((r.token_ids, r.loss_mask) for r in held.rows()), head.shape.vocab_size)
+            coverage = coverage_of(ids, seen)
+        return TrainResult(
+            drafter=folder,
+            steps=total_steps(config, trainer.corpus.lengths),
+            resumed_from=first,
+            positions=positions,
+            vocab_unique=trainer.vocabulary.unique,
+            vocab_coverage=coverage_of(ids, trainer.counts),
+            heldout_coverage=coverage,
+            train=last,
+            heldout=trainer.evaluate(served, None, held) if held is not None else [],
+            renewal=trainer.renewal(served, held) if held is not None else None,
+            initial=initial,
+            seconds=time.monotonic() - began,
+        )
+
+
+def _loop(
+    trainer: Trainer,
+    held: Corpus | None,
+    out: Path,
+    key: str,
+    progress: Progress,
+    metric: Metric,
+    warn: Callable[[str], None],
+) -> tuple[int, int, list[dict[str, float]]]:
+    """Train from the newest checkpoint to the end; returns its step, the positions trained and the last means."""
+    config, drafter = trainer.config, trainer.drafter
+    optimizers = build_optimizers(drafter, config)
+    total = total_steps(config, trainer.corpus.lengths)
+    schedule = Schedule(config, total, optimizers)
+    state = TrainingState(out / "checkpoint", key)
+    first = state.load(drafter, optimizers, warn)
+    positions = 0
+    sums = [StepSums() for _ in range(config.ttt_steps)]
+    last: list[dict[str, float]] = []
+    batches = batches_from(trainer.corpus.lengths, config.tokens_per_step, config.seed, first)
+    progress(first, total)
+    with TrainLog(out, first, metric) as log:
+        for step, (epoch, indices) in zip(range(first, total), batches, strict=False):
+            factor = schedule.set(step)
+            batch = trainer.batch(indices)
+            loss, parts = trainer.loss(drafter, batch, trainer.scale)
+            loss.backward()  # type: ignore[no-untyped-call]
+            norm = float(torch.nn.utils.clip_grad_norm_(drafter.parameters(), config.clip))
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            positions += batch.trained
+            for whole, part in zip(sums, parts, strict=True):
+                whole.add(part)
+            done = step + 1
+            if done % config.log_every == 0 or done == total:
+                last = [part.report() for part in sums]
+                sums = [StepSums() for _ in range(config.ttt_steps)]
+                log.add(
+                    done,
+                    {
+                        **_flat("train", last),
+                        "train/grad_norm": norm,
+                        "train/lr": config.lr * factor,
+                        "train/epoch": float(epoch),
+                    },
+                )
+            if held is not None and config.eval_every and done % config.eval_every == 0 and done < total:
+                log.add(done, _flat("heldout", trainer.evaluate(drafter, trainer.scale, held)))
+            if done % config.checkpoint_every == 0 or done == total:
+                state.save(done, drafter, optimizers)
+            progress(done, total)
+    return first, positions, last
+
+
+def _flat(split: str, reports: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {f"{split}/{name}_{i}": value for i, report in enumerate(reports) for name, value in report.items()}
