@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Shared machines stall: a slow example is no failure, and pytest's own time-out ends what hangs.
+settings.register_profile("eagle3ops", deadline=None)
+settings.load_profile("eagle3ops")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

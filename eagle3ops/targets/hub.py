@@ -70,8 +70,8 @@ def snapshot(
 
     info(f"fetching {model} from {endpoint()}" if not offline() else f"looking for {model} in the hub's local cache")
     where = f"{model}{f' at {revision}' if revision else ''}"
-    try:
-        with explained(into or Path.home()):
+    with explained(into or Path.home()):
+        try:
             return Path(
                 snapshot_download(
                     model,
@@ -83,20 +83,22 @@ def snapshot(
                     local_files_only=offline(),
                 )
             )
-    except GatedRepoError as error:
-        raise Eagle3opsError(f"{where}: access is gated", remedy="accept its licence there and set HF_TOKEN") from error
-    except RevisionNotFoundError as error:
-        raise Eagle3opsError(f"{where}: there is no such revision", remedy="check target.revision") from error
-    except RepositoryNotFoundError as error:
-        raise Eagle3opsError(
-            f"{where}: the hub has no such model, or it is private",
-            remedy="check target.model; set HF_TOKEN if private",
-        ) from error
-    except LocalEntryNotFoundError as error:
-        why = "the hub is switched off (HF_HUB_OFFLINE)" if offline() else "the hub cannot be reached"
-        raise Eagle3opsError(
-            f"{where}: {why}, and the model is not in its cache",
-            remedy="connect, set HF_ENDPOINT to a mirror, or give a folder as target.model",
-        ) from error
-    except HfHubHTTPError as error:
-        raise Eagle3opsError(f"{where}: the hub answered: {error}", remedy="try again later") from error
+        except GatedRepoError as error:
+            raise Eagle3opsError(
+                f"{where}: access is gated", remedy="accept its licence there and set HF_TOKEN"
+            ) from error
+        except RevisionNotFoundError as error:
+            raise Eagle3opsError(f"{where}: there is no such revision", remedy="check target.revision") from error
+        except RepositoryNotFoundError as error:
+            raise Eagle3opsError(
+                f"{where}: the hub has no such model, or it is private",
+                remedy="check target.model; set HF_TOKEN if private",
+            ) from error
+        except LocalEntryNotFoundError as error:
+            why = "the hub is switched off (HF_HUB_OFFLINE)" if offline() else "the hub cannot be reached"
+            raise Eagle3opsError(
+                f"{where}: {why}, and the model is not in its cache",
+                remedy="connect, set HF_ENDPOINT to a mirror, or give a folder as target.model",
+            ) from error
+        except HfHubHTTPError as error:
+            raise Eagle3opsError(f"{where}: the hub answered: {error}", remedy="try again later") from error

@@ -41,15 +41,15 @@ def resolve(
         RequestError: `model` names nothing.
         Eagle3opsError: it cannot be fetched, or is damaged.
     """
-    folder = Path(model).expanduser()
+    folder = _expanded(model)
     builtin = {EMBEDDED: _embedded, TINY: _tiny}.get(model)
-    if revision is not None and (builtin or folder.is_dir()):
+    if revision is not None and (builtin or folder):
         raise RequestError(
             f"target.revision is {revision!r}, but {model} has no revisions", remedy="remove target.revision"
         )
     if builtin:
         return builtin(ModelStore(cache), progress, info)
-    if folder.is_dir():
+    if folder:
         return _described(folder.absolute(), folder.name, "folder", cache, progress)
     if not _HUB_ID.fullmatch(model) or model.startswith((".", "~")):
         raise RequestError(
@@ -58,6 +58,15 @@ def resolve(
         )
     place = hub.snapshot(model, revision=revision, trust_remote_code=trust_remote_code, info=info)
     return _described(place, model, "hub", cache, progress)
+
+
+def _expanded(model: str) -> Path | None:
+    """The folder of that name; None where there is none."""
+    try:
+        folder = Path(model).expanduser()
+        return folder if model and folder.is_dir() else None
+    except (RuntimeError, ValueError, OSError):  # An unknown user after "~", a NUL, a name that is too long.
+        return None
 
 
 def _embedded(store: ModelStore, progress: Progress, info: Callable[[str], None]) -> TargetInfo:
