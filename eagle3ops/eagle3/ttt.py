@@ -18,10 +18,14 @@ SCORES_MAX = 1 << 27
 """Attention scores held at once (512 MB in float32); longer documents are attended in blocks of queries."""
 
 
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
 def _attend_block(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     """`[R, kv, G, Q, D]`, keys `[R, kv, K, D]`, `visible [R, Q, K]` -> attended, and log of the softmax's sum."""
     rows, kv, group, queries, width = query.shape
-    scores = (query.reshape(rows, kv, group * queries, width) @ key.transpose(-1, -2)).float()
+    scores = (query.reshape(rows, kv, group * queries, width) @ key.transpose(-1, -2)).to(_wide(query))
     scores = (scores * width**-0.5).view(rows, kv, group, queries, -1)
     scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
     total = scores.logsumexp(-1)
@@ -76,7 +80,7 @@ def merge_diagonal(
     if not keys:
         return out
     key, value = torch.stack(tuple(keys), 2), torch.stack(tuple(values), 2)  # [N, kv, i, D]
-    scores = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5  # [N, kv, G, i]
+    scores = (query @ key.transpose(-1, -2)).to(_wide(query)) * query.shape[-1] ** -0.5  # [N, kv, G, i]
     weights = torch.cat((total.unsqueeze(-1), scores), -1).softmax(-1).to(out.dtype)
     return weights[..., :1] * out + weights[..., 1:] @ value
 

@@ -7,6 +7,7 @@ import torch
 
 from eagle3ops.eagle3.drafter import Drafter, DrafterConfig
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.eagle3.losses import full_argmax
 from eagle3ops.eagle3.packing import Document
 from eagle3ops.eagle3.target_head import TargetHead, TargetShape
 from eagle3ops.features import FeatureRow
@@ -60,9 +61,9 @@ def make_drafter(dtype: torch.dtype = torch.float32, seed: int = 0) -> Drafter:
     ids = torch.tensor([i for i in range(VOCAB) if i % 3 or i > 30][:DRAFT_VOCAB])
     drafter.d2t.copy_(ids - torch.arange(DRAFT_VOCAB))
     drafter.t2d[ids] = True
-    rope = drafter.rope
     drafter = drafter.to(dtype)
-    drafter.rope = rope.to(dtype)
+    angle = torch.outer(torch.arange(128).double(), 1000.0 ** -(torch.arange(0, 4, 2).double() / 4)).repeat(1, 2)
+    drafter.rope = torch.stack((angle.cos(), angle.sin())).to(dtype)
     return drafter
 
 
@@ -86,8 +87,6 @@ def make_row(name: str, mask: list[int], seed: int, dtype: torch.dtype = torch.f
 
 
 def make_document(mask: list[int], seed: int, dtype: torch.dtype = torch.float32) -> Document:
-    from eagle3ops.eagle3.losses import full_argmax
-
     row = make_row("", mask, seed, dtype)
     argmax = full_argmax(make_head(dtype), row.final)
     return Document(row.token_ids, row.loss_mask, row.aux, row.final, argmax)
@@ -96,6 +95,11 @@ def make_document(mask: list[int], seed: int, dtype: torch.dtype = torch.float32
 @pytest.fixture
 def head() -> TargetHead:
     return make_head()
+
+
+@pytest.fixture
+def head_of() -> Callable[..., TargetHead]:
+    return make_head
 
 
 @pytest.fixture
