@@ -34,7 +34,7 @@ class AcceptStats:
         return conditional_acceptance(self.histogram)
 
 
-def conditional_acceptance(histogram: Sequence[int]) -> tuple[float, ...]:
+def conditional_acceptance(histogram: Sequence[float]) -> tuple[float, ...]:
     """`histogram[k]` = steps with k correct drafts -> acceptance of position i given its prefix, `len - 1` values."""
     reached = sum(histogram)
     rates = []
