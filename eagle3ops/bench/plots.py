@@ -63,7 +63,7 @@ def curves(series: "Sequence[Series]", quantity: str, *, share: bool) -> str | N
             x, y = zip(*item.points, strict=True)
             marker = _MARKERS[number % len(_MARKERS)]
             every = max(1, len(x) // 8)
-            axes.plot(x, y, color=_hue(number), label=item.name, marker=marker, markevery=every, markersize=4)
+            axes.plot(x, y, color=_hue(number), label=_plain(item.name), marker=marker, markevery=every, markersize=4)
         axes.set_xlabel("optimiser step")
         axes.set_ylabel(quantity)
         if share:
@@ -71,7 +71,7 @@ def curves(series: "Sequence[Series]", quantity: str, *, share: bool) -> str | N
             _percent(axes)
         axes.legend(loc="best", ncols=2)
 
-    return _svg(draw, (6.4, 3.4))
+    return _svg(draw, (4.6, 3.2))
 
 
 def acceptance(accept: "Accept") -> str:
