@@ -6,7 +6,8 @@ from typing import Any
 
 from eagle3ops.errors import Eagle3opsError
 
-_THINK = ("<think>", "</think>")
+THINK = ("<think>", "</think>")
+"""Marks around the reasoning of most models that show it."""
 
 
 class TokenizerError(Eagle3opsError):
@@ -21,8 +22,10 @@ class ChatTokenizer:
         vocab_size: ids below it have a text.
     """
 
-    def __init__(self, model_dir: Path, *, trust_remote_code: bool = False) -> None:
-        """Load from a local folder only; raises TokenizerError."""
+    def __init__(
+        self, model_dir: Path, *, trust_remote_code: bool = False, think: tuple[str, str] = THINK
+    ) -> None:
+        """Load from a local folder only; `think` are the marks around reasoning. Raises TokenizerError."""
         from transformers import AutoTokenizer
 
         if not model_dir.is_dir():
@@ -41,7 +44,8 @@ class ChatTokenizer:
         own = self._tokenizer.eos_token_id
         self.eos_ids: tuple[int, ...] = eos_ids(model_dir) or (() if own is None else (int(own),))
         self.vocab_size = len(self._tokenizer)
-        self._think = tuple(self._token_id(text) for text in _THINK)
+        self._marks = think
+        self._think = tuple(self._token_id(text) for text in think)
 
     def _token_id(self, text: str) -> int | None:
         ids = self._tokenizer.encode(text, add_special_tokens=False)
@@ -72,7 +76,7 @@ class ChatTokenizer:
         return text
 
     def thinking_tokens(self, ids: Sequence[int]) -> int:
-        """How many tokens of an answer stand in `<think>` spans, the marks included; an open span runs to the end.
+        """How many tokens of an answer stand in thinking spans, the marks included; an open span runs to the end.
 
         Where the marks are no tokens of their own, their text is looked for instead.
         """
@@ -81,11 +85,11 @@ class ChatTokenizer:
             return _span_tokens(list(ids), opening, closing)
         text = self.decode(ids, skip_special_tokens=False)
         count = 0
-        while (start := text.find(_THINK[0])) >= 0:
-            end = text.find(_THINK[1], start)
-            span = text[start:] if end < 0 else text[start : end + len(_THINK[1])]
+        while (start := text.find(self._marks[0])) >= 0:
+            end = text.find(self._marks[1], start)
+            span = text[start:] if end < 0 else text[start : end + len(self._marks[1])]
             count += len(self._tokenizer.encode(span, add_special_tokens=False))
-            text = "" if end < 0 else text[end + len(_THINK[1]) :]
+            text = "" if end < 0 else text[end + len(self._marks[1]) :]
         return count
 
 

@@ -113,6 +113,14 @@ def eos_ids(model_dir: Path) -> tuple[int, ...]:
     return ()
 
 
+def pick_dtype(name: str) -> torch.dtype:
+    """`auto` is bfloat16; other names are torch's own. Raises ModelError for a name that is not one of the engine's."""
+    known = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    if name not in known:
+        raise ModelError(f"unknown dtype {name!r}: use {', '.join(known)}")
+    return known[name]
+
+
 def pick_device(device: str) -> torch.device:
     """`auto` is the first GPU where there is one; raises ModelError where the wanted one does not exist."""
     if device == "auto":
