@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,13 @@ def explain_os_error(error: OSError, path: Path | str | None = None) -> Eagle3op
         return None
     place = path or error.filename or "the output folder"
     return Eagle3opsError(f"{place}: {words[0]} ({os.strerror(error.errno or 0)})", remedy=words[1])
+
+
+def log_line(text: str) -> None:
+    """Write to standard error, which is a log file here; a disk too full for the log must not hide the cause."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def sync_folder(folder: Path) -> None:
@@ -62,8 +70,8 @@ def write_atomic(path: Path, text: str, *, sync: bool = True) -> None:
 
 
 def write_json(path: Path, data: Any, *, sync: bool = True) -> None:
-    """`write_atomic` for an object, indented and with sorted keys, so that `cat` and `diff` are of use."""
-    write_atomic(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", sync=sync)
+    """`write_atomic` for an object, indented, so that `cat` and `diff` are of use."""
+    write_atomic(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n", sync=sync)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

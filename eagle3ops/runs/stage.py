@@ -18,7 +18,7 @@ from eagle3ops.errors import Eagle3opsError, ExitCode, Interrupted
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
-from eagle3ops.runs.files import explain_os_error
+from eagle3ops.runs.files import explain_os_error, log_line
 from eagle3ops.runs.job import Job, Registry, load_registry
 from eagle3ops.runs.keys import stage_keys
 from eagle3ops.runs.leash import die_with_parent
@@ -46,10 +46,11 @@ def main() -> int:
     except Eagle3opsError as error:
         code = _report(run, stage, error)
     except Exception as error:  # noqa: BLE001  (the boundary: whatever a job raises becomes a one-line cause)
-        traceback.print_exc()
+        log_line(traceback.format_exc())
         code = _report(run, stage, _explained(error, run, stage))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     # Threads of a cancelled computation must not keep the process.
     os._exit(code)
 
@@ -135,7 +136,7 @@ async def _until_cancelled(job: Job, ctx: Context) -> None:
 
 def _explained(error: Exception, run: RunDirectory, stage: str) -> Eagle3opsError:
     if isinstance(error, OSError):
-        explained = explain_os_error(error)
+        explained = explain_os_error(error, error.filename or run.root)
         if explained is not None:
             return explained
     if isinstance(error, MemoryError):
@@ -149,7 +150,7 @@ def _explained(error: Exception, run: RunDirectory, stage: str) -> Eagle3opsErro
 
 def _report(run: RunDirectory, stage: str, error: Eagle3opsError) -> int:
     """Leave the cause in the log and as an event; gives up the reserve when the disk is full."""
-    sys.stderr.write(f"{stage}: {error}\n")
+    log_line(f"{stage}: {error}")
     data = {"message": error.what, "remedy": error.remedy, "exit_code": int(error.exit_code)}
     for attempt in range(2):
         try:

@@ -22,7 +22,7 @@ from typing import Any
 from eagle3ops.errors import Eagle3opsError, ExitCode
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog, read_events
-from eagle3ops.runs.files import explain_os_error, write_json
+from eagle3ops.runs.files import explain_os_error, log_line, write_json
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.keys import stage_keys, versions
 from eagle3ops.runs.leash import adopt_orphans
@@ -59,11 +59,11 @@ def main() -> int:
         with _alone(run):
             return Supervisor(run).run()
     except AlreadyRunning as error:
-        sys.stderr.write(f"{error}\n")
+        log_line(str(error))
         return ExitCode.DONE
     except OSError as error:
         explained = explain_os_error(error, run.path)
-        sys.stderr.write(f"{explained or error}\n")
+        log_line(str(explained or error))
         return ExitCode.FAILED
 
 
@@ -107,12 +107,14 @@ class Supervisor:
                 explained = explain_os_error(error, self.run_dir.path) or Eagle3opsError(str(error))
                 code = self._end(ExitCode.FAILED, "failed", explained.what, explained.remedy)
             except Exception as error:  # noqa: BLE001  (the boundary: a run never ends without a word)
-                traceback.print_exc()
+                log_line(traceback.format_exc())
                 cause = f"{type(error).__name__}: {error}"
                 log = self.run_dir.logs / "supervisor.log"
                 code = self._end(ExitCode.FAILED, "failed", cause, f"the traceback is in {log}")
             finally:
                 end_left_behind(self.run_dir.path)
+                with contextlib.suppress(OSError):
+                    self.run_dir.drop_ballast()
             return code
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -284,12 +286,12 @@ class Supervisor:
     def _end(self, code: int, status: str, cause: str | None, remedy: str | None = None) -> int:
         """The run's last word; tried again without the reserve when the disk is full."""
         if cause:
-            sys.stderr.write(f"{cause}\n")
+            log_line(cause)
         self.state.update(status=status, exit_code=int(code), ended=round(time.time(), 3), cause=cause, remedy=remedy)
         try:
             self._note("run", {"status": status, "exit_code": int(code), "cause": cause, "remedy": remedy})
         except OSError as error:
-            sys.stderr.write(f"{explain_os_error(error, self.run_dir.path) or error}\n")
+            log_line(str(explain_os_error(error, self.run_dir.path) or error))
             with contextlib.suppress(OSError):
                 self.run_dir.drop_ballast()
                 self._note("run", {"status": status, "exit_code": int(code), "cause": cause, "remedy": remedy})

@@ -1,0 +1,130 @@
+"""A registry of jobs that need no model: they write files, wait, fail or judge, as their specs say."""
+
+import asyncio
+import errno
+import hashlib
+import os
+import sys
+import time
+from typing import ClassVar, Literal
+
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.context import Context
+from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.spec.base import AuxLayersSpec, StageSpec
+
+
+class MakeSpec(StageSpec):
+    parts: int = 4
+    part_s: float = 0.0
+    part_bytes: int = 64
+    forecast_bytes: int | None = None
+    forecast_memory: int | None = None
+
+
+class Make(Job):
+    """Parts made one by one; a part that is there is not made again."""
+
+    name: ClassVar[str] = "make"
+    Spec: ClassVar[type[StageSpec]] = MakeSpec
+    reads: ClassVar[tuple[str, ...]] = ("seed",)
+
+    def plan(self, ctx: PlanContext) -> Plan:
+        spec = ctx.spec
+        assert isinstance(spec, MakeSpec)
+        forecast = Forecast(tokens=10, disk_bytes=spec.forecast_bytes, memory_bytes=spec.forecast_memory)
+        return Plan(outputs=("part-*",), forecast=forecast)
+
+    async def run(self, ctx: Context) -> None:
+        spec = ctx.spec
+        assert isinstance(spec, MakeSpec)
+        for number in range(spec.parts):
+            path = ctx.out / f"part-{number}"
+            if not path.exists():
+                await asyncio.sleep(spec.part_s)
+                seed = hashlib.sha256(f"{ctx.pipeline.seed} {number}".encode()).hexdigest()
+                partial = ctx.out / "part.tmp"
+                partial.write_text(seed * (spec.part_bytes // 64))
+                partial.replace(path)
+                ctx.info(f"made {number}")
+            ctx.progress(number + 1, spec.parts, "parts")
+        (ctx.out / "part.tmp").unlink(missing_ok=True)
+        ctx.metric("parts", spec.parts)
+        ctx.artifact(ctx.out / "part-0", note="the first")
+
+
+class UseSpec(StageSpec):
+    mode: Literal["plain", "raise", "explain", "hang", "child", "hog", "full"] = "plain"
+    passed: bool = True
+    aux_layers: AuxLayersSpec | None = None
+    lr: float = 1e-3
+
+
+class Use(Job):
+    """Joins the parts, or does what its mode says."""
+
+    name: ClassVar[str] = "use"
+    Spec: ClassVar[type[StageSpec]] = UseSpec
+    needs: ClassVar[tuple[str, ...]] = ("make",)
+    code: ClassVar[tuple[str, ...]] = ("toy_code",)
+
+    def plan(self, ctx: PlanContext) -> Plan:
+        return Plan(inputs=("part-*",), outputs=("joined",), forecast=Forecast(seconds=1.0))
+
+    async def run(self, ctx: Context) -> None:
+        spec = ctx.spec
+        assert isinstance(spec, UseSpec)
+        if spec.mode == "raise":
+            raise ZeroDivisionError("nobody expected this")
+        if spec.mode == "explain":
+            raise Eagle3opsError("the model file is damaged", remedy="fetch it again")
+        if spec.mode == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(ctx.out / "joined"))
+        if spec.mode == "hang":
+            await asyncio.to_thread(time.sleep, 3600)
+        if spec.mode == "child":
+            program = "import sys, time; print('child', flush=True); time.sleep(3600)"
+            async with ctx.spawn([sys.executable, "-c", program], role="child") as process:
+                (ctx.run_dir / "child.pid").write_text(str(process.pid))
+                await process.wait()
+        parts = sorted(ctx.inputs["make"].glob("part-*"), key=lambda path: int(path.name.split("-")[1]))
+        (ctx.out / "joined").write_text("\n".join(path.read_text() for path in parts))
+        ctx.verdict("joined", spec.passed, "all parts are there" if spec.passed else "a part is wrong")
+
+
+class EndSpec(StageSpec):
+    pass
+
+
+class End(Job):
+    """Runs after everything, also after a verdict of FAIL."""
+
+    name: ClassVar[str] = "end"
+    Spec: ClassVar[type[StageSpec]] = EndSpec
+    needs: ClassVar[tuple[str, ...]] = ("use",)
+
+    def plan(self, ctx: PlanContext) -> Plan:
+        return Plan(outputs=("report",))
+
+    async def run(self, ctx: Context) -> None:
+        (ctx.out / "report").write_text("written")
+
+
+_JOBS: dict[str, type[Job]] = {"make": Make, "use": Use, "end": End}
+
+
+def names() -> list[str]:
+    return list(_JOBS)
+
+
+def job(name: str) -> type[Job]:
+    return _JOBS[name]
+
+
+def specs() -> dict[str, type[StageSpec]]:
+    return {name: found.Spec for name, found in _JOBS.items()}
+
+
+def order(target: str) -> list[str]:
+    all_names = list(_JOBS)
+    return all_names if target == "pipeline" else all_names[: all_names.index(target) + 1]
