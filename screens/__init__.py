@@ -1,1 +1,1 @@
-"""One module per screen; Textual lives here and only here."""
+"""One module per screen. Textual lives here and only here."""

@@ -1,0 +1,285 @@
+"""Which runs are there, how does the selected one stand, and what did it say last?"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Footer, Header, OptionList, RichLog, Static
+from textual.widgets.option_list import Option
+
+from eagle3ops.narration import plain
+from eagle3ops.runs.directory import RunDirectory, runs_folder
+from eagle3ops.runs.planning import human_seconds
+from eagle3ops.screens.confirm import Confirm
+from eagle3ops.screens.watching import QUIET_S, RunDetail, RunRow, RunWatch, StageRow, age, read_runs
+
+REFRESH_S = 1.0
+_MARKS = {
+    "running": ("●", "bold cyan"),
+    "done": ("✓", "green"),
+    "reused": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "verdict FAIL": ("!", "bold red"),
+    "cancelled": ("■", "yellow"),
+    "interrupted": ("◌", "yellow"),
+    "waiting": ("·", "dim"),
+}
+_RESUMABLE = {"failed", "cancelled", "interrupted", "created"}
+
+
+class Overview(Screen[None]):
+    """Runs at the left, the selected one at the right."""
+
+    CSS_PATH = "overview.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "resume", "Resume"),
+        Binding("c", "cancel", "Cancel"),
+        Binding("tab", "app.focus_next", "Next pane", show=False),
+    ]
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._root = root
+        self._rows: list[RunRow] = []
+        self._watch: RunWatch | None = None
+        self._shown: tuple[float, str, str] | None = None
+        self._reading = False
+
+    def compose(self) -> ComposeResult:
+        """Lay the panes out; the hint takes their place as long as there are no runs."""
+        yield Header()
+        yield Static(self._hint(), id="hint")
+        with Horizontal(id="panes"):
+            yield OptionList(id="runs", markup=False)
+            with Vertical(id="detail"):
+                with VerticalScroll(id="summary"):
+                    yield Static(id="facts")
+                yield RichLog(id="events", markup=False, highlight=False, wrap=True, min_width=20, max_lines=2000)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Name the panes, read once now and then every second."""
+        for selector, title in (("#runs", "Runs"), ("#summary", "Run"), ("#events", "Events")):
+            self.query_one(selector).border_title = title
+        self.query_one("#panes").display = False
+        self.set_interval(REFRESH_S, self.refresh_runs)
+        self.refresh_runs()
+
+    def refresh_runs(self) -> None:
+        """Read the root again, unless a slow disk still keeps the last attempt."""
+        if not self._reading:
+            self._read()
+
+    @work(exit_on_error=False)
+    async def _read(self) -> None:
+        self._reading = True
+        try:
+            rows = await asyncio.to_thread(read_runs, self._root)
+            self._show_runs(rows)
+            watch = self._watch
+            if watch is not None:
+                detail = await asyncio.to_thread(watch.read)
+                if watch is self._watch:
+                    self._show_detail(detail)
+        except OSError as error:
+            self.notify(plain(error), title="The root cannot be read", severity="error", markup=False)
+        finally:
+            self._reading = False
+
+    def _show_runs(self, rows: list[RunRow]) -> None:
+        self.query_one("#hint").display = not rows
+        self.query_one("#panes").display = bool(rows)
+        options = self.query_one("#runs", OptionList)
+        if [row.run_id for row in rows] != [row.run_id for row in self._rows]:
+            selected = self._selected()
+            options.clear_options()
+            options.add_options([Option(_run_label(row), id=row.run_id) for row in rows])
+            ids = [row.run_id for row in rows]
+            if ids:
+                options.highlighted = ids.index(selected) if selected in ids else 0
+                if self.focused is None:
+                    options.focus()
+        else:
+            for row in rows:
+                options.replace_option_prompt(row.run_id, _run_label(row))
+        self._rows = rows
+
+    def _selected(self) -> str | None:
+        options = self.query_one("#runs", OptionList)
+        if options.highlighted is None or not options.option_count:
+            return None
+        return options.get_option_at_index(options.highlighted).id
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Another run was selected."""
+        run_id = event.option.id
+        if run_id is None or (self._watch is not None and self._watch.run.run_id == run_id):
+            return
+        self._watch = RunWatch(RunDirectory(runs_folder(self._root) / run_id))
+        self._shown = None
+        self.query_one("#events", RichLog).clear()
+        self.refresh_runs()
+
+    def _show_detail(self, detail: RunDetail) -> None:
+        now = time.time()
+        self.query_one("#summary").border_title = Text(detail.row.run_id)
+        parts: list[Text | Table] = [_status_line(detail, now)]
+        if detail.cause:
+            parts.append(Text(detail.cause, style="bold red" if detail.row.status != "cancelled" else ""))
+        if detail.remedy:
+            parts.append(Text(f"→ {detail.remedy}"))
+        parts += [Text(), _stage_table(detail.stages, now)]
+        if detail.verdicts:
+            parts += [Text(), _verdict_table(detail.verdicts)]
+        parts += [Text(), Text(str(detail.path), style="dim")]
+        self.query_one("#facts", Static).update(Group(*parts))
+        log = self.query_one("#events", RichLog)
+        fresh = detail.tail
+        if self._shown in fresh:
+            fresh = fresh[len(fresh) - fresh[::-1].index(self._shown) :]
+        for ts, kind, text in fresh:
+            style = {"warn": "yellow", "error": "bold red"}.get(kind, "")
+            log.write(Text.assemble((time.strftime("%H:%M:%S ", time.localtime(ts)), "dim"), (text, style)))
+        if detail.tail:
+            self._shown = detail.tail[-1]
+
+    def _hint(self) -> Group:
+        command = Text(f"  eagle3ops --job pipeline --root {self._root}", style="bold")
+        return Group(
+            Text(f"No runs in {self._root} yet."),
+            Text(),
+            Text("Start the demonstration in another terminal; it takes some minutes and appears here:"),
+            Text(),
+            command,
+            Text(),
+            Text("What it would do, with forecasts:  eagle3ops plan"),
+        )
+
+    def _row(self) -> RunRow | None:
+        selected = self._selected()
+        return next((row for row in self._rows if row.run_id == selected), None)
+
+    def action_resume(self) -> None:
+        """Take the selected run up again."""
+        row = self._row()
+        if row is None:
+            self.notify("There is no run to resume.", severity="warning")
+        elif row.status not in _RESUMABLE:
+            self.notify(f"{row.run_id} is {row.status}; there is nothing to resume.", severity="warning", markup=False)
+        else:
+            self._command("resume", row.run_id, "--detach")
+
+    def action_cancel(self) -> None:
+        """End the selected run, if the person confirms."""
+        row = self._row()
+        if row is None or row.status != "running":
+            text = f"{row.run_id} is not running; it is {row.status}." if row else "There is no run to cancel."
+            self.notify(text, severity="warning", markup=False)
+            return
+        run_id = row.run_id
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._command("cancel", run_id)
+
+        self.app.push_screen(
+            Confirm(
+                f"Cancel the run {run_id}?",
+                "Its stage is ended. What it has finished is kept, and the run can be resumed.",
+                yes="Cancel the run",
+                no="Let it run",
+            ),
+            answered,
+        )
+
+    @work(exit_on_error=False)
+    async def _command(self, verb: str, run_id: str, *options: str) -> None:
+        """Run `eagle3ops runs VERB RUN`: the same checks and words as on the command line."""
+        argv = [sys.executable, "-m", "eagle3ops", "runs", verb, run_id, "--root", str(self._root), *options]
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        _, said = await process.communicate()
+        self.notify(
+            plain(said.decode("utf-8", errors="replace").strip())[:400] or f"{verb}: {run_id}",
+            title=f"{verb.capitalize()} {run_id}",
+            severity="error" if process.returncode else "information",
+            markup=False,
+        )
+        self.refresh_runs()
+
+
+def _mark(status: str) -> tuple[str, str]:
+    return _MARKS.get(status, ("?", ""))
+
+
+def _run_label(row: RunRow) -> Text:
+    mark, style = _mark(row.status)
+    since = age(time.time() - row.since)
+    return Text.assemble((f"{mark} ", style), row.name, "\n  ", (f"{row.status}, {since}", "dim"))
+
+
+def _status_line(detail: RunDetail, now: float) -> Text:
+    mark, style = _mark(detail.row.status)
+    text = Text.assemble((f"{mark} {detail.row.status}", style), f"  job {detail.job}" if detail.job else "")
+    if detail.row.status == "running" and detail.last_event is not None:
+        silence = now - detail.last_event
+        text.append(f"  last event {age(silence)} ago", style="bold yellow" if silence > QUIET_S else "dim")
+    return text
+
+
+def _stage_table(stages: list[StageRow], now: float) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    for name in ("stage", "state", "progress", "pace"):
+        table.add_column(Text(name), no_wrap=name != "pace", overflow="ellipsis" if name != "pace" else "fold")
+    for stage in stages:
+        mark, style = _mark(stage.status)
+        pace = Text(", ").join(part for part in (_rate(stage, now), _time(stage)) if part)
+        table.add_row(Text(stage.name), Text(f"{mark} {stage.status}", style=style), _progress(stage), pace)
+    return table
+
+
+def _progress(stage: StageRow) -> Text:
+    if stage.done is None or stage.status in ("done", "reused", "waiting"):
+        return Text("")
+    if not stage.total:
+        return Text(f"{stage.done:,.0f} {stage.unit}")
+    share = min(1.0, max(0.0, stage.done / stage.total))
+    filled = round(share * 8)
+    return Text.assemble(("█" * filled, "cyan"), ("░" * (8 - filled), "dim"), f" {share:.0%}")
+
+
+def _rate(stage: StageRow, now: float) -> Text:
+    if stage.rate is None or stage.status != "running":
+        return Text("")
+    stale = stage.read is not None and now - stage.read > QUIET_S
+    value = f"{stage.rate:,.0f}" if stage.rate >= 100 else f"{stage.rate:.1f}"
+    return Text(f"{value} {stage.unit}/s", style="dim italic" if stale else "")
+
+
+def _time(stage: StageRow) -> Text:
+    if stage.left is not None:
+        return Text(f"{human_seconds(stage.left)} left")
+    return Text(human_seconds(stage.seconds)) if stage.seconds is not None else Text("")
+
+
+def _verdict_table(verdicts: list[tuple[str, bool, str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
+    for name, passed, reason in verdicts:
+        word = Text("✓ PASS", style="green") if passed else Text("✗ FAIL", style="bold red")
+        table.add_row(word, Text(name), Text(reason))
+    return table
