@@ -278,13 +278,15 @@ async def near_ties(
 
 def margins(ctx: Context, prompts: list[list[int]], base: list[list[int]], drafted: list[list[int]]) -> dict[str, Any]:
     """First divergences with the target's float32 logit gap, and the rounding noise that explains them."""
+    import torch
+
     from eagle3ops.bench.divergence import divergences, rounding_noise
-    from eagle3ops.engines.reference.model import Target
+    from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
 
     info = read_target_info(ctx.inputs["fetch"])
-    device = ctx.pipeline.engine.device
-    exact = Target.load(info.path, dtype="float32", device=device)
-    rounded = Target.load(info.path, dtype=ctx.pipeline.engine.dtype, device=device)
+    device = pick_device(ctx.pipeline.engine.device)
+    exact = Target.load(info.path, torch.float32, device)
+    rounded = Target.load(info.path, pick_dtype(ctx.pipeline.engine.dtype), device)
     found = divergences(exact, prompts, base, drafted)
     texts = [[*prompt, *output] for prompt, output in zip(prompts[:4], base[:4], strict=True)]
     noise = rounding_noise(exact, rounded, texts)

@@ -71,7 +71,7 @@ class Extract(Job):
 
     def _extract(self, ctx: Context) -> None:
         from eagle3ops.eagle3.layers import AuxLayers
-        from eagle3ops.engines.reference.model import Target
+        from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
 
         spec = ctx.spec
         assert isinstance(spec, ExtractSpec)
@@ -81,7 +81,8 @@ class Extract(Job):
             layers = AuxLayers.default(info.num_layers)
         else:
             layers = AuxLayers.from_ids(spec.aux_layers.ids, spec.aux_layers.convention, info.num_layers)
-        target = Target.load(info.path, dtype=ctx.pipeline.engine.dtype, device=ctx.pipeline.engine.device)
+        engine = ctx.pipeline.engine
+        target = Target.load(info.path, pick_dtype(engine.dtype), pick_device(engine.device))
         total = sum(min(spec.max_tokens, len(row.prompt_ids) + len(row.output_ids)) for row in answers)
         done = 0
         for split in ("heldout", "train"):

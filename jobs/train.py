@@ -15,7 +15,7 @@ from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
     from eagle3ops.eagle3.target_head import TargetHead
-    from eagle3ops.features import FeatureReader, FeatureRow
+    from eagle3ops.features import FeatureRow
 
 
 class TrainSpec(StageSpec):
@@ -79,9 +79,9 @@ class Train(Job):
     def _train(self, ctx: Context) -> None:
         from eagle3ops.eagle3.target_head import TargetHead
         from eagle3ops.eagle3.train_config import TrainConfig
-        from eagle3ops.eagle3.trainer import train
         from eagle3ops.engines.reference.model import pick_device
         from eagle3ops.features import FeatureReader
+        from eagle3ops.features.training import train
 
         spec = ctx.spec
         assert isinstance(spec, TrainSpec)
@@ -109,22 +109,19 @@ class Train(Job):
             eval_rows=spec.eval_rows,
             draft_steps=max(spec.predict_steps),
         )
-        held = list(heldout.rows())
         result = train(
-            list(reader.rows()),
-            held,
-            reader.header.aux_layers,
+            reader,
+            heldout,
             head,
             ctx.out,
             config,
-            data_key="".join(record.sha256 for record in reader.shards),
             progress=lambda done, total: ctx.progress(done, total, "steps"),
             metric=lambda name, value, step: ctx.metric(name, value, step),
             info=ctx.info,
             warn=ctx.warn,
             init_from=None if spec.init_from is None else Path(spec.init_from),
         )
-        prediction = predict_accept_length(ctx, spec, head, held[: spec.eval_rows])
+        prediction = predict_accept_length(ctx, spec, head, list(heldout.rows())[: spec.eval_rows])
         facts: dict[str, Any] = {key: value for key, value in asdict(result).items() if key != "renewal"}
         facts["drafter"] = str(result.drafter)
         write_json(ctx.out / "prediction.json", {"accept_length": prediction, "training": facts})
@@ -144,7 +141,7 @@ def predict_accept_length(
 
     info = read_target_info(ctx.inputs["fetch"])
     drafter = load_drafter(ctx.out / "drafter", info.num_layers, device=head.embed_weight.device)
-    walks = predict_rows(drafter, rows, head, spec.predict_steps)
+    walks = predict_rows(drafter, rows, head.embed, spec.predict_steps)
     return {
         str(steps): {
             "accept_length": walk.accept_length,

@@ -61,7 +61,9 @@ class Verify(Job):
         heldout = [row for row in read_answers(ctx.inputs["generate"] / "answers.jsonl") if row.split == "heldout"]
         rows = heldout[: spec.probes]
         texts = [(row.prompt_ids + row.output_ids)[: spec.probe_tokens] for row in rows]
-        check_export(ctx.inputs["train"] / "drafter")
+        info = read_target_info(ctx.inputs["fetch"])
+        if problems := check_export(ctx.inputs["train"] / "drafter", info.num_layers):
+            raise Eagle3opsError(f"the exported drafter is not sound: {'; '.join(problems)}", remedy="train it again")
         served = await captured_over_http(ctx, texts)
         sides, agreement = await asyncio.to_thread(judge_sides, ctx, rows, texts, served)
         agreed = agreement >= spec.min_greedy_agreement
@@ -114,18 +116,18 @@ def judge_sides(
     """Verdicts on the stored features and on the engine, and the greedy agreement of the stored final states."""
     import torch
 
-    from eagle3ops.eagle3.checkpoint import trained_layers
-    from eagle3ops.engines.reference.model import Target
+    from eagle3ops.eagle3.checkpoint import read_drafter_config
+    from eagle3ops.engines.reference.model import Target, pick_device
     from eagle3ops.features import FeatureReader
     from eagle3ops.wiring.fingerprint import greedy_agreement, match_segments
     from eagle3ops.wiring.verdict import judge
 
     info = read_target_info(ctx.inputs["fetch"])
-    target = Target.load(info.path, dtype="float32", device=ctx.pipeline.engine.device)
+    target = Target.load(info.path, torch.float32, pick_device(ctx.pipeline.engine.device))
     reader = FeatureReader(ctx.inputs["extract"] / "heldout")
     wanted = {row.id for row in rows}
     stored = {row.id: row for row in reader.rows() if row.id in wanted}
-    trained = trained_layers(ctx.inputs["train"] / "drafter", info.num_layers)
+    trained = read_drafter_config(ctx.inputs["train"] / "drafter", info.num_layers).aux_layers
     of_engine: list[list[SegmentMatch]] = []
     of_features: list[list[SegmentMatch]] = []
     predicted, following = [], []

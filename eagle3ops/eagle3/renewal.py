@@ -5,7 +5,7 @@ are visited more often than easy ones. Averaging over all positions overlooks th
 steps, 25 % at 7); walking over held-out answers the way a server does met what a real engine served within 1 %.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eagle3ops.eagle3.drafter import Drafter
 from eagle3ops.eagle3.packing import Document, pack, trained_positions
+from eagle3ops.eagle3.training_data import Row
 from eagle3ops.eagle3.ttt import unroll
 
 
@@ -129,3 +130,30 @@ def predict(
     if group:
         take(group)
     return Renewal(tuple(histogram))
+
+
+def predict_rows(
+    drafter: Drafter, rows: Sequence[Row], embed: Callable[[Tensor], Tensor], steps: Sequence[int]
+) -> dict[int, Renewal]:
+    """`predict` over feature rows for several chain lengths at once.
+
+    A chain of k drafts is the beginning of a longer one, so the longest is drafted once and cut.
+
+    Args:
+        rows: held-out rows with their hidden states; rows without an answer count for nothing.
+        embed: the target's embedding.
+        steps: drafts per verify step, each at least 1.
+    """
+    dtype, longest = drafter.fc.weight.dtype, max(steps)
+    histograms = {count: [0] * (count + 1) for count in steps}
+    for row in rows:
+        if not bool(row.loss_mask[2:].any()):
+            continue
+        teacher = torch.zeros(row.token_ids.numel(), dtype=torch.int32)  # not read by drafting
+        document = Document(row.token_ids, row.loss_mask, row.aux.to(dtype), row.final.to(dtype), teacher)
+        (correct,) = count_correct(drafter, [document], embed, longest)
+        for start, end in answer_spans(row.loss_mask):
+            for count, histogram in histograms.items():
+                for taken in walk([min(k, count) for k in correct], start, end):
+                    histogram[taken] += 1
+    return {count: Renewal(tuple(histogram)) for count, histogram in histograms.items()}

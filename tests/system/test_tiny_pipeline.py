@@ -130,7 +130,7 @@ def test_a_killed_and_resumed_run_trains_the_same_drafter(
     generator = random.Random(kills)
     started = time.monotonic()
     process = subprocess.Popen(
-        command(tmp_path, "--job", "train", "--spec", "tiny", "--with-needs"),
+        command(tmp_path, "--job", "pipeline", "--spec", "tiny"),
         env=environment(cache),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
