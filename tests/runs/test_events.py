@@ -1,0 +1,105 @@
+"""Is the event log whole after crashes, with several writers, and whatever bytes are in it?"""
+
+import json
+import multiprocessing
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3ops.runs.events import EventLog, EventReader, parse_line, read_events
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def write_many(path: Path, count: int) -> None:
+    with EventLog(path) as log:
+        for number in range(count):
+            log.append("info", {"number": number}, "stage")
+
+
+def test_several_processes_number_their_events_without_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_many, args=(path, 50)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [event.seq for event in read_events(path)] == list(range(1, 151))
+
+
+def test_threads_share_one_log(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        threads = [
+            threading.Thread(target=lambda: [log.append("metric", {"value": n}) for n in range(50)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [event.seq for event in read_events(path)] == list(range(1, 201))
+
+
+@pytest.mark.parametrize("torn", [b'{"seq":3,"ts":1.0,"sta', b"\x00\x00\x00", b"{", b'{"seq":9}'])
+def test_a_torn_last_line_is_skipped_and_repaired(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    write_many(path, 2)
+    with path.open("ab") as file:
+        file.write(torn)
+    reader = EventReader(path)
+    assert [event.seq for event in reader.read()] == [1, 2]
+    with EventLog(path) as log:
+        assert log.append("info", {}).seq == 3
+    assert [event.seq for event in reader.read()] == [3]
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def test_numbers_go_on_behind_a_long_damaged_stretch(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    write_many(path, 3)
+    with path.open("ab") as file:
+        file.write(b"garbage\n" * 40_000)
+    with EventLog(path) as log:
+        assert log.append("info", {}).seq == 4
+
+
+def test_a_reader_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    reader = EventReader(path, after=1)
+    assert reader.read() == []
+    write_many(path, 3)
+    assert [event.seq for event in reader.read()] == [2, 3]
+    assert reader.read() == []
+    assert [event.seq for event in read_events(path, after=2)] == [3]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_can_be_read(content: bytes) -> None:
+    event = parse_line(content)
+    if event is not None:
+        assert parse_line(event.line().encode("utf-8", errors="replace")) is not None
+
+
+@given(st.dictionaries(st.sampled_from(["seq", "ts", "stage", "kind", "data", "x"]), json_values))
+def test_any_json_can_be_read(fields: dict[str, object]) -> None:
+    parse_line(json.dumps(fields).encode())
+
+
+@given(content=st.binary(max_size=300), data=st.dictionaries(st.text(), json_values, max_size=3))
+def test_after_any_content_a_new_event_can_be_written_and_read(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, data: dict[str, object]
+) -> None:
+    path = tmp_path_factory.mktemp("events") / "events.jsonl"
+    path.write_bytes(content)
+    with EventLog(path) as log:
+        written = log.append("info", data, "stage")
+    assert [event.seq for event in read_events(path)][-1] == written.seq
+    assert path.read_bytes().startswith(content[: content.rfind(b"\n") + 1])

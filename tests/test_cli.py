@@ -1,0 +1,118 @@
+"""Does the command line answer quickly, refuse clearly, and import only what it needs?"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eagle3ops import __version__
+from eagle3ops.cli import main
+
+HEAVY = ("torch", "transformers", "numpy", "textual", "pydantic", "yaml", "rich", "psutil", "sqlite3")
+
+
+def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "eagle3ops", *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        env=os.environ | environment,
+    )
+
+
+def imported(*arguments: str) -> set[str]:
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "eagle3ops", *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in run.stderr.splitlines() if "|" in line}
+
+
+def test_version_answers_without_importing_anything_heavy() -> None:
+    assert call("--version").stdout.strip() == f"eagle3ops {__version__}"
+    assert imported("--version").isdisjoint(HEAVY)
+
+
+def test_headless_commands_import_neither_the_terminal_nor_torch(tmp_path: Path) -> None:
+    for arguments in (("spec", "schema"), ("spec", "check", "demo"), ("runs", "--help"), ("plan", "demo")):
+        loaded = imported(*arguments)
+        assert "pydantic" in loaded or arguments[0] == "runs", arguments
+        assert loaded.isdisjoint({"textual", "torch", "transformers", "safetensors"}), arguments
+
+
+def test_without_a_terminal_the_console_is_refused_without_escape_codes() -> None:
+    run = call()
+    assert run.returncode == 2
+    assert "needs a terminal" in run.stderr
+    assert "\x1b" not in run.stderr + run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--nonsense",), "unrecognized arguments: --nonsense"),
+        (("--spec", "demo"), "--spec needs --job NAME"),
+        (("--job", "trian"), "did you mean 'train'?"),
+        (("--job", "pipeline", "--spec", "missing.yaml"), "there is no such file"),
+        (("--job", "pipeline", "--spec", "dmo"), "did you mean 'demo'?"),
+        (("--job", "pipeline", "--host", "mars"), "unknown host 'mars'"),
+        (("--job", "pipeline", "--set", "host=mars"), "unknown host 'mars'"),
+        (("--job", "pipeline", "--set", "stages.train.nonsense=1"), "stages.train.nonsense: unknown key"),
+        (("plan", "demo", "--job", "trian"), "did you mean 'train'?"),
+        (("runs", "show", "none"), "there is no run 'none'"),
+        (("runs", "gc", "--keep", "-1"), "--keep"),
+        (("runs",), "COMMAND"),
+    ],
+)
+def test_a_wrong_request_is_explained_with_exit_code_2(
+    arguments: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EAGLE3OPS_ROOT", str(tmp_path / "root"))
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert words in told.err
+    assert told.out == ""
+    assert "Traceback" not in told.err
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("name", ["demo", "tiny"])
+def test_bundled_pipelines_are_right_and_can_be_planned(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["spec", "check", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    main(["plan", name, "--json", "--root", str(tmp_path)])
+    plan = json.loads(capsys.readouterr().out)
+    assert [stage["done"] for stage in plan["stages"]] == [False] * len(plan["stages"])
+    assert len({stage["key"] for stage in plan["stages"]}) == len(plan["stages"])
+
+
+def test_a_defect_is_one_sentence_and_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    run = call("runs", "list", EAGLE3OPS_JOBS="no_such_module", EAGLE3OPS_ROOT="/dev/null/x")
+    assert run.returncode == 0
+    run = call("plan", EAGLE3OPS_JOBS="no_such_module")
+    assert run.returncode == 1
+    assert "No module named 'no_such_module'" in run.stderr
+    log = Path(run.stderr.strip().rpartition(" ")[2])
+    assert "Traceback" in log.read_text()
+    log.unlink()
+
+
+def test_a_root_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["--job", "pipeline", "--spec", "tiny", "--root", str(tmp_path / "file" / "root")]) == 1
+    assert "a file stands where a folder is needed" in capsys.readouterr().err
