@@ -16,8 +16,8 @@ class Schedule:
     def __init__(self, config: TrainConfig, total: int, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._config = config
         self._total = total
-        self._groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        self._peaks = [float(group["lr"]) for group in self._groups]
+        self._optimizers = tuple(optimizers)
+        self._peaks = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
 
     def factor(self, step: int) -> float:
         """Share of the peak rate at `step` (counted from 0)."""
@@ -29,8 +29,10 @@ class Schedule:
     def set(self, step: int) -> float:
         """Put the rates of `step` into the optimisers; returns the factor."""
         factor = self.factor(step)
-        for group, peak in zip(self._groups, self._peaks, strict=True):
-            group["lr"] = peak * factor
+        for optimizer, peaks in zip(self._optimizers, self._peaks, strict=True):
+            # Looked up anew each time: an optimiser that loads its state replaces its groups.
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
         return factor
 
 

@@ -101,7 +101,8 @@ class TrainingState:
                 if sha256_of(path) != entry["sha256"]:
                     raise ValueError("its bytes are not those that were written")
                 with safe_open(path, framework="pt") as handle:
-                    tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+                    # Cloned: mapped tensors lie at odd addresses, where vector units sum in another order.
+                    tensors = {name: handle.get_tensor(name).clone() for name in handle.keys()}  # noqa: SIM118
             except (OSError, ValueError, SafetensorError) as error:
                 warn(f"checkpoint {path}: {error}; going on from an earlier one")
                 continue

@@ -1,0 +1,212 @@
+"""Training: resumes exactly, exports what it trained, starts where it is told, refuses what cannot be trained."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle3ops.eagle3.checkpoint import CheckpointError, export_drafter, load_drafter
+from eagle3ops.eagle3.drafter import Drafter
+from eagle3ops.eagle3.packing import pack
+from eagle3ops.eagle3.target_head import TargetHead
+from eagle3ops.eagle3.train_config import TrainConfig
+from eagle3ops.eagle3.trainer import Trainer
+from eagle3ops.eagle3.ttt import unroll
+from eagle3ops.errors import RequestError
+from eagle3ops.features import FeatureError, FeatureHeader, FeatureRow, FeatureWriter
+from eagle3ops.features.training import train
+
+CONFIG = TrainConfig(
+    draft_vocab_size=24,
+    ttt_steps=2,
+    steps=18,
+    tokens_per_step=90,
+    checkpoint_every=4,
+    log_every=4,
+    warmup=2,
+    threads=1,
+    dtype="float32",
+)
+
+KILLED = """
+import json, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from conftest import make_head
+from test_trainer import CONFIG
+from eagle3ops.features.training import train
+train(Path(sys.argv[2]), None, make_head(), Path(sys.argv[3]), CONFIG, progress=lambda done, total: time.sleep(0.2))
+"""
+
+
+def write_features(folder: Path, row_of: Callable[..., FeatureRow], rows: int = 24, first: int = 0) -> Path:
+    from eagle3ops.eagle3.layers import AuxLayers
+
+    header = FeatureHeader(
+        target_fingerprint="tiny", aux_layers=AuxLayers((1, 2, 3), 4), hidden_size=16, dtype="float32"
+    )
+    writer = FeatureWriter(folder, header)
+    made = [row_of(str(i), [0] * (2 + i % 3) + [1] * (8 + i % 5), i) for i in range(first, first + rows)]
+    writer.write_shard("0", made[: rows // 2])
+    writer.write_shard("1", made[rows // 2 :])
+    return folder
+
+
+@pytest.fixture
+def features(tmp_path: Path, row_of: Callable[..., FeatureRow]) -> Path:
+    return write_features(tmp_path / "features", row_of)
+
+
+def exported(out: Path) -> bytes:
+    return (out / "drafter" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_killed_training_ends_with_the_same_bytes(
+    tmp_path: Path, features: Path, head: TargetHead, optimizer: str
+) -> None:
+    config = CONFIG if optimizer == "adamw" else replace(CONFIG, optimizer="muon")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train(features, None, head, whole, config)
+    if optimizer == "muon":
+        # Interrupted from within, once; the process of its own is paid for by the other case.
+        class StopHere(Exception):
+            pass
+
+        def stop(done: int, total: int) -> None:
+            if done == 11:
+                raise StopHere
+
+        with pytest.raises(StopHere):
+            train(features, None, head, cut, config, progress=stop)
+    else:
+        child = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(features), str(cut)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            deadline = time.monotonic() + 60
+            while not (cut / "checkpoint" / "step-00000008.safetensors").exists():
+                assert child.poll() is None, "the child ended before it could be killed"
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+    assert not (cut / "drafter").exists()
+    result = train(features, None, head, cut, config)
+    assert 4 <= result.resumed_from < 18
+    assert exported(cut) == exported(whole)
+    lines = [[json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] for out in (whole, cut)]
+    assert [(x["step"], x["name"]) for x in lines[0]] == [(x["step"], x["name"]) for x in lines[1]]
+    assert any((cut / "tensorboard").iterdir())
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    tmp_path: Path, features: Path, head: TargetHead
+) -> None:
+    train(features, None, head, tmp_path / "out", CONFIG)
+    wanted = exported(tmp_path / "out")
+    newest = max((tmp_path / "out" / "checkpoint").glob("step-*"))
+    data = bytearray(newest.read_bytes())
+    data[-1] ^= 1
+    newest.write_bytes(data)
+    warnings: list[str] = []
+    result = train(features, None, head, tmp_path / "out", CONFIG, warn=warnings.append)
+    assert [newest.name in text for text in warnings] == [True]
+    assert result.resumed_from == 16
+    assert exported(tmp_path / "out") == wanted
+
+
+def test_checkpoints_of_another_training_are_refused(tmp_path: Path, features: Path, head: TargetHead) -> None:
+    train(features, None, head, tmp_path / "out", replace(CONFIG, steps=2))
+    with pytest.raises(RequestError, match="other data, settings or target"):
+        train(features, None, head, tmp_path / "out", replace(CONFIG, steps=2, lr=0.5))
+
+
+def test_the_loss_falls_and_the_export_is_evaluated(
+    tmp_path: Path, features: Path, head: TargetHead, row_of: Callable[..., FeatureRow]
+) -> None:
+    heldout = write_features(tmp_path / "heldout", row_of, rows=8, first=100)
+    seen: list[tuple[str, float, int | None]] = []
+    config = replace(CONFIG, steps=60, eval_every=30, lr=0.01)
+    result = train(
+        features,
+        heldout,
+        head,
+        tmp_path / "out",
+        config,
+        metric=lambda name, value, step: seen.append((name, value, step)),
+    )
+    losses = [value for name, value, _ in seen if name == "train/loss_0"]
+    assert losses[-1] < 0.8 * losses[0]
+    assert [step for name, _, step in seen if name == "heldout/full_acc_1"] == [30]
+    assert result.renewal is not None
+    assert result.renewal.verify_steps > 0
+    assert len(result.renewal.histogram) == 4
+    assert len(result.heldout) == 2
+    assert 0 < result.vocab_coverage <= 1
+    assert result.heldout_coverage is not None
+
+
+def test_the_export_computes_from_raw_states_what_training_computed_from_scaled_ones(
+    tmp_path: Path, head: TargetHead, row_of: Callable[..., FeatureRow], drafter_of: Callable[..., Drafter]
+) -> None:
+    rows = [row_of(str(i), [0] * 3 + [1] * 9, i) for i in range(4)]
+    trainer = Trainer(rows, drafter_of().config.aux_layers, head, CONFIG)
+    trainer.start(None)
+    batch = trainer.batch([0, 1, 2, 3])
+    trainer.scale.mul_(torch.linspace(0.1, 300, trainer.scale.numel()))
+    export_drafter(trainer.drafter, tmp_path, aux_scale=trainer.scale, dtype=torch.float32)
+    served = load_drafter(tmp_path, 4)
+    with torch.no_grad():
+        scaled = unroll(trainer.drafter, batch, head.embed, steps=2, aux_scale=trainer.scale)
+        raw = unroll(served, batch, head.embed, steps=2)
+        for a, b in zip(scaled, raw, strict=True):
+            torch.testing.assert_close(served.logits(b), trainer.drafter.logits(a), atol=1e-4, rtol=1e-4)
+
+
+def test_a_warm_start_begins_where_the_drafter_ended(
+    tmp_path: Path, features: Path, head: TargetHead, row_of: Callable[..., FeatureRow]
+) -> None:
+    first = train(features, None, head, tmp_path / "first", CONFIG)
+    said: list[str] = []
+    barely = replace(CONFIG, steps=1, lr=1e-12, weight_decay=0.0)
+    train(features, None, head, tmp_path / "second", barely, init_from=first.drafter, info=said.append)
+    one, two = load_drafter(first.drafter, 4), load_drafter(tmp_path / "second" / "drafter", 4)
+    for name, value in one.state_dict().items():
+        torch.testing.assert_close(two.state_dict()[name], value, atol=1e-2, rtol=1e-2, msg=name)
+    assert "15 loaded" in said[0]
+    with pytest.raises(CheckpointError, match=r"lm_head.weight is \[24, 16\], not \[20, 16\]"):
+        train(features, None, head, tmp_path / "third", replace(barely, draft_vocab_size=20), init_from=first.drafter)
+
+
+def test_a_damaged_shard_is_named_before_training(tmp_path: Path, features: Path, head: TargetHead) -> None:
+    (features / "1.safetensors").unlink()
+    with pytest.raises(FeatureError, match="1: missing"):
+        train(features, None, head, tmp_path / "out", CONFIG)
+
+
+def test_rows_without_answers_cannot_be_trained_on(
+    row_of: Callable[..., FeatureRow], head: TargetHead, drafter_of: Callable[..., Drafter]
+) -> None:
+    with pytest.raises(RequestError, match="nothing to train on"):
+        Trainer([row_of("a", [0] * 9, 1)], drafter_of().config.aux_layers, head, CONFIG)
+
+
+@pytest.mark.parametrize("setting", [{"ttt_steps": 0}, {"lr": 0.0}, {"warmup": -1}, {"steps": 0}])
+def test_settings_that_make_no_sense_are_named(setting: dict[str, float]) -> None:
+    with pytest.raises(RequestError, match=next(iter(setting))):
+        replace(CONFIG, **setting)  # type: ignore[arg-type]
+
+
+def test_a_document_with_nothing_trained_gives_no_batch(document_of: Callable[..., object]) -> None:
+    assert pack([document_of([0] * 6, 0)], 2) is None  # type: ignore[list-item]
