@@ -18,7 +18,7 @@ SOURCES := eagle3ops jobs screens assets tests
 
 demo: $(VENV)/stamp-run
 	$(BIN)/eagle3ops --job pipeline --root demo; code=$$?; \
-	report=$$(ls -t demo/runs/*/artifacts/report/report.html 2>/dev/null | head -n 1); \
+	report=$$(ls -d demo/runs/*/artifacts/report/report.html 2>/dev/null | tail -n 1); \
 	if [ -n "$$report" ]; then echo "report: $(CURDIR)/$$report"; fi; \
 	exit $$code
 
