@@ -77,9 +77,9 @@ class Serve(Job):
         engine = adapter(ctx.pipeline.engine.name)
         setting = serve_spec(ctx, spec, spec.speculation)
         row = next(row for row in read_answers(ctx.inputs["generate"] / "answers.jsonl") if row.split == "heldout")
-        started = time.monotonic()
+        began = time.monotonic()
         async with started(ctx, setting, "engine-serve") as client:
-            ready_s = time.monotonic() - started
+            ready_s = time.monotonic() - began
             answer = await client.generate(row.prompt_ids, Sampling(max_new_tokens=32))
             facts: dict[str, Any] = {
                 "ready_s": ready_s,

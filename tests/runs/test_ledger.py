@@ -2,27 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from toy_world import Toy
 
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.directory import find_run, list_runs, new_run_id
 from eagle3ops.runs.gc import collect, find_garbage
 from eagle3ops.runs.ledger import Ledger, diff
 
-if TYPE_CHECKING:
-    from conftest import Toy
-
 
 @pytest.fixture
-def two_runs(toy: "Toy") -> "Toy":
+def two_runs(toy: Toy) -> Toy:
     assert toy.job().returncode == 0
     assert toy.job("--set", "stages.make.parts=2", "--set", "stages.use.passed=false").returncode == 3
     return toy
 
 
-def test_ledger_rebuild_diff_and_gc(two_runs: "Toy") -> None:
+def test_ledger_rebuild_diff_and_gc(two_runs: Toy) -> None:
     root = two_runs.root
     first, second = list_runs(root)
     rows = Ledger(root).runs()
@@ -63,7 +60,7 @@ def test_ledger_rebuild_diff_and_gc(two_runs: "Toy") -> None:
     assert two_runs.job("--set", "stages.make.parts=2").stderr.count("skipped") == 1
 
 
-def test_gc_leaves_a_run_that_is_going_on(toy: "Toy") -> None:
+def test_gc_leaves_a_run_that_is_going_on(toy: Toy) -> None:
     assert toy.job("--detach", "--set", "stages.use.mode=child").returncode == 0
     toy.until("runs/*/child.pid")
     assert collect(find_garbage(toy.root, keep=0)) == []

@@ -2,26 +2,22 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from toy_world import Toy, prepare
 
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.processes import identify, is_alive, left_behind
 from eagle3ops.runs.supervisor import launch
 
-if TYPE_CHECKING:
-    from conftest import Toy
-
 SLOW_PARTS = ("--set", "stages.make.part_s=0.15", "--set", "stages.make.parts=4")
 
 
-def test_a_run_does_all_stages_and_the_next_one_none(toy: "Toy") -> None:
+def test_a_run_does_all_stages_and_the_next_one_none(toy: Toy) -> None:
     first = toy.job()
     assert first.returncode == 0, first.stderr
     assert first.stdout == ""
@@ -36,14 +32,20 @@ def test_a_run_does_all_stages_and_the_next_one_none(toy: "Toy") -> None:
     assert (toy.last().artifacts / "use" / "joined").is_file()
 
 
-@pytest.mark.parametrize("moment", ["**/state.json", "stages/make-*/part-0", "stages/make-*/part-2", "stages/use-*/"])
-def test_killed_at_any_moment_and_resumed_it_ends_the_same(toy: "Toy", moment: str, tmp_path: Path) -> None:
-    whole = type(toy)(tmp_path / "whole")
-    whole.folder.mkdir()
-    for name in ("toy.yaml", "toy_code.py"):
-        shutil.copy(toy.folder / name, whole.folder)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run that nobody kills makes; keys do not depend on where the root is."""
+    whole = Toy(prepare(tmp_path_factory.mktemp("whole")))
     assert whole.job(*SLOW_PARTS).returncode == 0
+    return whole.outputs()
 
+
+@pytest.mark.parametrize(
+    "moment", ["runs/*/state.json", "stages/make-*/part-0", "stages/make-*/part-2", "stages/use-*/"]
+)
+def test_killed_at_any_moment_and_resumed_it_ends_the_same(
+    toy: Toy, moment: str, undisturbed: dict[str, bytes]
+) -> None:
     toy.start("--job", "pipeline", "--spec", "toy.yaml", *SLOW_PARTS)
     toy.until(moment)
     run = toy.last()
@@ -52,16 +54,15 @@ def test_killed_at_any_moment_and_resumed_it_ends_the_same(toy: "Toy", moment: s
     kept = {path: path.stat().st_mtime_ns for path in toy.root.glob("stages/make-*/part-?")}
     resumed = toy.call("runs", "resume", "last")
     assert resumed.returncode == 0, resumed.stderr
-    assert toy.outputs() == whole.outputs()
+    assert toy.outputs() == undisturbed
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # nothing is made twice
 
 
-def test_the_stage_dies_with_its_supervisor_and_so_does_what_it_started(toy: "Toy") -> None:
+def test_the_stage_dies_with_its_supervisor_and_so_does_what_it_started(toy: Toy) -> None:
     toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=child")
-    child = int(toy.until("runs/*/child.pid").read_text() or 0)
-    while not (toy.until("runs/*/child.pid").read_text()):
+    while not (number := toy.until("runs/*/child.pid").read_text()):
         time.sleep(0.01)
-    child = identify(int(toy.until("runs/*/child.pid").read_text()))
+    child = identify(int(number))
     assert child is not None
     run = toy.last()
     supervisor = run.supervisor()
@@ -77,7 +78,7 @@ def test_the_stage_dies_with_its_supervisor_and_so_does_what_it_started(toy: "To
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_the_run_and_says_how_to_resume(toy: "Toy", number: signal.Signals) -> None:
+def test_a_signal_cancels_the_run_and_says_how_to_resume(toy: Toy, number: signal.Signals) -> None:
     process = toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=child")
     toy.until("runs/*/child.pid")
     process.send_signal(number)
@@ -90,7 +91,7 @@ def test_a_signal_cancels_the_run_and_says_how_to_resume(toy: "Toy", number: sig
     assert left_behind(run.path) == []
 
 
-def test_runs_cancel_ends_a_detached_run(toy: "Toy") -> None:
+def test_runs_cancel_ends_a_detached_run(toy: Toy) -> None:
     assert toy.job("--detach", "--set", "stages.use.mode=child").returncode == 0
     toy.until("runs/*/child.pid")
     assert toy.last().alive()
@@ -99,7 +100,7 @@ def test_runs_cancel_ends_a_detached_run(toy: "Toy") -> None:
     assert toy.call("runs", "cancel", "last").returncode == 2
 
 
-def test_a_run_is_looked_after_once(toy: "Toy") -> None:
+def test_a_run_is_looked_after_once(toy: Toy) -> None:
     assert toy.job("--detach", "--set", "stages.use.mode=child").returncode == 0
     toy.until("runs/*/child.pid")
     second = launch(toy.last())
@@ -109,7 +110,7 @@ def test_a_run_is_looked_after_once(toy: "Toy") -> None:
     assert toy.last().alive()
 
 
-def test_two_runs_do_not_work_in_one_stage(toy: "Toy") -> None:
+def test_two_runs_do_not_work_in_one_stage(toy: Toy) -> None:
     runs = [toy.start("--job", "pipeline", "--spec", "toy.yaml", *SLOW_PARTS) for _ in range(2)]
     told = [process.communicate(timeout=60)[1] for process in runs]
     assert [process.returncode for process in runs] == [0, 0], told
@@ -119,7 +120,7 @@ def test_two_runs_do_not_work_in_one_stage(toy: "Toy") -> None:
     assert "done meanwhile by another run" in both
 
 
-def test_a_failing_verdict_lets_the_run_go_on_and_ends_it_with_3(toy: "Toy") -> None:
+def test_a_failing_verdict_lets_the_run_go_on_and_ends_it_with_3(toy: Toy) -> None:
     for skipped in (False, True):
         run = toy.job("--set", "stages.use.passed=false")
         assert run.returncode == 3
@@ -136,7 +137,7 @@ def test_a_failing_verdict_lets_the_run_go_on_and_ends_it_with_3(toy: "Toy") -> 
         ("full", "joined: no space left on the disk"),
     ],
 )
-def test_a_failing_stage_says_why_in_one_line(toy: "Toy", mode: str, words: str) -> None:
+def test_a_failing_stage_says_why_in_one_line(toy: Toy, mode: str, words: str) -> None:
     run = toy.job("--set", f"stages.use.mode={mode}")
     assert run.returncode == 1
     assert words in run.stderr
@@ -145,7 +146,7 @@ def test_a_failing_stage_says_why_in_one_line(toy: "Toy", mode: str, words: str)
     assert words in toy.last().state()["cause"]
 
 
-def test_a_killed_stage_is_named_with_its_signal(toy: "Toy") -> None:
+def test_a_killed_stage_is_named_with_its_signal(toy: Toy) -> None:
     process = toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=hang")
     toy.until("stages/use-*/")
     run = toy.last()
@@ -156,7 +157,7 @@ def test_a_killed_stage_is_named_with_its_signal(toy: "Toy") -> None:
     assert "use: ended by SIGKILL" in err
 
 
-def test_json_is_events_and_nothing_else(toy: "Toy") -> None:
+def test_json_is_events_and_nothing_else(toy: Toy) -> None:
     run = toy.job("--json", "--set", "stages.use.passed=false")
     assert run.returncode == 3
     events = [json.loads(line) for line in run.stdout.splitlines()]
@@ -166,7 +167,7 @@ def test_json_is_events_and_nothing_else(toy: "Toy") -> None:
     assert all(set(event) == {"seq", "ts", "stage", "kind", "data"} for event in events)
 
 
-def test_a_reader_that_leaves_does_not_end_the_run(toy: "Toy") -> None:
+def test_a_reader_that_leaves_does_not_end_the_run(toy: Toy) -> None:
     process = toy.start("--job", "pipeline", "--spec", "toy.yaml", "--json", *SLOW_PARTS)
     assert process.stdout is not None
     process.stdout.readline()
@@ -175,7 +176,7 @@ def test_a_reader_that_leaves_does_not_end_the_run(toy: "Toy") -> None:
     assert toy.last().state()["status"] == "done"
 
 
-def test_one_stage_alone_needs_those_before_it(toy: "Toy") -> None:
+def test_one_stage_alone_needs_those_before_it(toy: Toy) -> None:
     refused = toy.job(job="end")
     assert refused.returncode == 2
     assert "make, use" in refused.stderr
@@ -185,7 +186,7 @@ def test_one_stage_alone_needs_those_before_it(toy: "Toy") -> None:
         assert toy.job(job=name).returncode == 0
 
 
-def test_what_does_not_fit_is_refused_before_it_starts(toy: "Toy") -> None:
+def test_what_does_not_fit_is_refused_before_it_starts(toy: Toy) -> None:
     for setting, word in (("forecast_bytes", "disk"), ("forecast_memory", "memory")):
         refused = toy.job("--set", f"stages.make.{setting}={10**18}")
         assert refused.returncode == 6
@@ -198,7 +199,7 @@ def test_what_does_not_fit_is_refused_before_it_starts(toy: "Toy") -> None:
 
 
 @pytest.fixture
-def small_disk(toy: "Toy") -> "Toy":
+def small_disk(toy: Toy) -> Toy:
     toy.root.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(toy.root)], capture_output=True)
     if mounted.returncode:
@@ -214,7 +215,7 @@ def _unmount(tmp_path: Path) -> object:
         subprocess.run(["umount", "-l", str(root)], check=True)
 
 
-def test_a_full_disk_is_named_and_the_run_resumes_once_there_is_room(small_disk: "Toy") -> None:
+def test_a_full_disk_is_named_and_the_run_resumes_once_there_is_room(small_disk: Toy) -> None:
     toy = small_disk
     run = toy.job("--set", "stages.make.part_bytes=1048576")
     assert run.returncode == 1
@@ -225,7 +226,7 @@ def test_a_full_disk_is_named_and_the_run_resumes_once_there_is_room(small_disk:
     assert resumed.returncode == 0, resumed.stderr
 
 
-def test_a_disk_so_full_that_nothing_can_be_written_still_ends_with_a_message(small_disk: "Toy") -> None:
+def test_a_disk_so_full_that_nothing_can_be_written_still_ends_with_a_message(small_disk: Toy) -> None:
     toy = small_disk
     process = toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.make.part_s=0.3")
     toy.until("stages/make-*/part-0")
@@ -245,7 +246,7 @@ def test_a_disk_so_full_that_nothing_can_be_written_still_ends_with_a_message(sm
     assert resumed.returncode == 0, resumed.stderr
 
 
-def test_a_read_only_root_is_refused_before_anything_starts(small_disk: "Toy") -> None:
+def test_a_read_only_root_is_refused_before_anything_starts(small_disk: Toy) -> None:
     toy = small_disk
     subprocess.run(["mount", "-o", "remount,ro", str(toy.root)], check=True)
     run = toy.job()
