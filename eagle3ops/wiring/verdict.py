@@ -59,7 +59,7 @@ def judge(side: str, trained: AuxLayers, probes: Sequence[Sequence[SegmentMatch]
         raise ValueError("a wiring verdict needs at least one probe")
     count = len(probes[0])
     if count != len(trained.boundary):
-        reason = f"{side} feeds {count} segments, the drafter was trained on {len(trained.boundary)} ({trained})"
+        reason = f"{side}: {count} segments, but the drafter was trained on {len(trained.boundary)} ({trained})"
         return WiringVerdict(side, False, reason, ())
     segments = tuple(_judge_segment(trained, index, [probe[index] for probe in probes]) for index in range(count))
     wrong = [segment for segment in segments if not segment.passed]
@@ -68,8 +68,8 @@ def judge(side: str, trained: AuxLayers, probes: Sequence[Sequence[SegmentMatch]
     else:
         nearest = min(segment.margin for segment in segments)
         reason = (
-            f"{side} feeds {trained}, as in training; the next best boundary is at least {nearest:.0f} times farther "
-            f"on {len(probes)} probes"
+            f"{side}: {trained}, as in training; the next best boundary is at least {min(nearest, 1e6):.0f} times "
+            f"farther on {len(probes)} probes"
         )
     return WiringVerdict(side, not wrong, reason, segments)
 
