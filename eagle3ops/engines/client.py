@@ -255,9 +255,7 @@ class EngineClient:
         same bits. Raises as `generate`."""
         if not prompts:
             return []
-        raw = await self._call(
-            "POST", "/generate", _body([list(p) for p in prompts], sampling, return_hidden_states)
-        )
+        raw = await self._call("POST", "/generate", _body([list(p) for p in prompts], sampling, return_hidden_states))
         if not isinstance(raw, list) or len(raw) != len(prompts):
             raise EngineError(f"{len(prompts)} answers were expected")
         return [parse_answer(item) for item in raw]
@@ -300,7 +298,11 @@ def _message(text: str) -> str:
         return text[:500]
     if isinstance(raw, dict):
         inner = raw.get("error")
-        for value in (inner.get("message") if isinstance(inner, dict) else inner, raw.get("message"), raw.get("detail")):
+        for value in (
+            inner.get("message") if isinstance(inner, dict) else inner,
+            raw.get("message"),
+            raw.get("detail"),
+        ):
             if isinstance(value, str):
                 return value
     return text[:500]

@@ -22,9 +22,7 @@ class ChatTokenizer:
         vocab_size: ids below it have a text.
     """
 
-    def __init__(
-        self, model_dir: Path, *, trust_remote_code: bool = False, think: tuple[str, str] = THINK
-    ) -> None:
+    def __init__(self, model_dir: Path, *, trust_remote_code: bool = False, think: tuple[str, str] = THINK) -> None:
         """Load from a local folder only; `think` are the marks around reasoning. Raises TokenizerError."""
         from transformers import AutoTokenizer
 
@@ -34,7 +32,7 @@ class ChatTokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
                 str(model_dir), local_files_only=True, trust_remote_code=trust_remote_code
             )
-        except Exception as error:  # noqa: BLE001 - transformers raises many kinds for a folder that is not right
+        except Exception as error:
             raise TokenizerError(
                 f"{model_dir}: the tokenizer cannot be loaded: {type(error).__name__}: {error}",
                 remedy="fetch the model again; tokenizer.json and tokenizer_config.json belong to it",
@@ -60,7 +58,7 @@ class ChatTokenizer:
                 tokenize=True,
                 return_dict=False,
             )
-        except Exception as error:  # noqa: BLE001 - a template is a program of the model's makers: anything can come
+        except Exception as error:
             raise TokenizerError(f"the chat template does not take these messages: {error}") from error
         return [int(k) for k in out]
 

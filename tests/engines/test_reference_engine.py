@@ -205,3 +205,24 @@ def test_sampled_speculation_draws_from_the_target(
     freedom = torch.tensor(float(len(observed) - 1))
     assert len(observed) > 8
     assert float(torch.special.gammaincc(freedom / 2, torch.tensor(statistic) / 2)) > 1e-3
+
+
+@pytest.mark.parametrize("settings", [None, CHAINS[1], TREES[0]], ids=str)
+def test_the_last_event_comes_when_statistics_and_states_are_complete(settings: SpecSettings | None) -> None:
+    """Whoever is told of the end reads the request from another thread at once."""
+    target = tiny_target(depth_scale=0.35)
+    speculator = None if settings is None else Speculator(MarkovDrafter(target), target, settings, 1)
+    engine = Engine(target, speculator=speculator, max_running=1)
+    seen: list[tuple[int, int, int]] = []
+
+    def read(_event: Event) -> None:
+        stats = request.stats
+        explained = len(request.output) if stats is None else 1 + stats.verify_steps + stats.correct
+        seen.append((len(request.output), explained, len(request.hidden)))
+
+    request = Request("r", [1, 2], SamplingParams(max_new_tokens=17, ignore_eos=True), read, want_hidden=True)
+    engine.submit([request])
+    while engine.step():
+        pass
+    assert seen == [(17, 17, 17)]
+    assert request.finished >= request.started >= request.created

@@ -73,9 +73,7 @@ def test_load_round_trip(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "m")
     loaded = Target.load(folder, torch.float32)
     ids, length = torch.tensor([[1, 2, 3]]), torch.tensor([3])
-    assert torch.equal(
-        loaded.boundaries(ids, length, (LAYERS,)), tiny_target().boundaries(ids, length, (LAYERS,))
-    )
+    assert torch.equal(loaded.boundaries(ids, length, (LAYERS,)), tiny_target().boundaries(ids, length, (LAYERS,)))
     assert Target.load(folder).dtype == torch.bfloat16
     assert eos_ids(folder) == (VOCAB - 1,)
 

@@ -79,7 +79,9 @@ class Speculator:
         self.cache = KVCache(1, config.num_key_value_heads, config.head_dim, target.dtype, target.device, max_rows)
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._last_position = drafter.rope.shape[1] - 1
-        self._chain = torch.ones(settings.draft_tokens, settings.draft_tokens, dtype=torch.bool).tril().to(target.device)
+        self._chain = (
+            torch.ones(settings.draft_tokens, settings.draft_tokens, dtype=torch.bool).tril().to(target.device)
+        )
 
     @property
     def proposed(self) -> int:
@@ -136,9 +138,7 @@ class Speculator:
         if len(set(seen)) == 1:
             self.cache.write(0, slice(0, rows), slice(seen[0] + at, seen[0] + at + steps), k, v)
         else:
-            self.cache.write(
-                0, torch.arange(rows, device=device)[:, None], start[:, None] + at + order, k, v
-            )
+            self.cache.write(0, torch.arange(rows, device=device)[:, None], start[:, None] + at + order, k, v)
         keys, values = self.cache.view(0, slice(0, rows), length)
         alone = steps == 1 and visible.dim() == 2 and len(set(seen)) == 1
         mask = None if alone else fold_mask(prefix_mask(start, visible, length, q.dtype), self._group)

@@ -47,6 +47,7 @@ class Engine:
         self.waiting: deque[Request] = deque()
         self.wake = threading.Condition()
         self._seed = seed
+        self._admitting: list[Request] = []
         config = target.config
         self.cache = KVCache(
             config.num_layers, config.num_key_value_heads, config.head_dim, target.dtype, target.device, max_running
@@ -67,8 +68,10 @@ class Engine:
         self._drop_cancelled()
         with self.wake:
             new = [self.waiting.popleft() for _ in range(min(len(self.waiting), self.max_running - len(self.running)))]
+        self._admitting = new
         if new:
             self._admit(new)
+            self._admitting = []
         if not self.running:
             return bool(new)
         began = time.monotonic()
@@ -84,11 +87,13 @@ class Engine:
     def fail_all(self, reason: str) -> None:
         """End every request with an error: the state of a broken step cannot be trusted."""
         with self.wake:
-            doomed = [*self.running, *self.waiting]
+            doomed = [*self.running, *(r for r in self._admitting if r not in self.running), *self.waiting]
             self.waiting.clear()
         self.running.clear()
+        self._admitting = []
         for request in doomed:
-            request.notify(Event(list(request.output), None, reason))
+            if request.finish is None:
+                request.notify(Event(list(request.output), None, reason))
 
     # -- rows
 
@@ -115,20 +120,26 @@ class Engine:
             self.running[request.row] = last
         request.row = -1
 
-    def _emit(self, request: Request, tokens: list[int]) -> int:
+    def _take(self, request: Request, tokens: list[int]) -> int:
         taken = request.accept(tokens, self.stops)
         self.counters.generated += taken
+        return taken
+
+    def _announce(self, request: Request) -> None:
+        """Tell the client. After the last event the request belongs to the client's thread: all else comes before."""
         if request.finish is not None:
             request.finished = time.monotonic()
             self.counters.requests += 1
         if request.finish is not None or request.stream:
             request.notify(Event(list(request.output), request.finish))
-        return taken
 
-    def _reap(self) -> None:
+    def _close(self, requests: Sequence[Request]) -> None:
+        """Free the rows of those that ended, then tell every client what came of this step."""
         # From the last row up, so that a row that moves has already been looked at.
         for request in reversed([r for r in self.running if r.finish is not None]):
             self._release(request)
+        for request in requests:
+            self._announce(request)
 
     # -- choosing tokens
 
@@ -167,7 +178,7 @@ class Engine:
                 chunk = []
             chunk.append(request)
         self._prefill(chunk)
-        self._reap()
+        self._close(new)
 
     def _prefill(self, chunk: list[Request]) -> None:
         target, device = self.target, self.target.device
@@ -203,7 +214,7 @@ class Engine:
             for offset, request in enumerate(chunk):
                 request.state = states[offset]
         for request, token in zip(chunk, tokens, strict=True):
-            self._emit(request, [token])
+            self._take(request, [token])
 
     def _pass(
         self, ids: Tensor, depths: Tensor | None, visible: Tensor, seen: list[int]
@@ -249,8 +260,8 @@ class Engine:
             request.seen += 1
             if request.want_hidden:
                 request.hidden.append(normed[row].clone())
-            self._emit(request, [token])
-        self._reap()
+            self._take(request, [token])
+        self._close(requests)
 
     def _speculate(self, speculator: Speculator) -> None:
         requests = list(self.running)
@@ -268,7 +279,7 @@ class Engine:
             if request.want_hidden:
                 states = torch.cat([kept[k][row, nodes] for k in self._want], dim=-1)
                 request.hidden.extend(states[: request.sampling.max_new_tokens - len(request.output)])
-            taken = self._emit(request, new)
+            taken = self._take(request, new)
             self.counters.verified(taken - 1, speculator.proposed)
             if request.stats is not None:
                 request.stats.add(taken - 1, speculator.proposed)
@@ -277,7 +288,7 @@ class Engine:
             read[request.id] = (nodes, new)
         # The drafter reads what was verified in its own row order, before finished rows are closed up.
         self._extend(speculator, requests, read, kept)
-        self._reap()
+        self._close(requests)
 
     def _extend(
         self,

@@ -113,7 +113,9 @@ class Server:
         if body.rid is not None and single:
             names = [body.rid]
         stream = body.stream
-        with self.worker.submitted(prompts, sampling, names, hidden=body.return_hidden_states, stream=stream) as tickets:
+        with self.worker.submitted(
+            prompts, sampling, names, hidden=body.return_hidden_states, stream=stream
+        ) as tickets:
             if stream:
                 if not single:
                     raise BadRequest("stream: only a single prompt can be streamed")

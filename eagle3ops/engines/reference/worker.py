@@ -10,9 +10,8 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 
 from eagle3ops.engines.reference.engine import Engine
 from eagle3ops.engines.reference.requests import Event, Request, SamplingParams
