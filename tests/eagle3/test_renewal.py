@@ -91,6 +91,8 @@ def test_rows_are_walked_alike_in_any_grouping(
     assert one.verify_steps > 0
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.recordings
 def test_the_recorded_drafter_is_predicted_as_a_real_engine_served_it(recordings: Path) -> None:
     folder = os.environ.get("EAGLE3OPS_SMOLLM2")
