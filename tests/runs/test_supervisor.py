@@ -12,6 +12,7 @@ from toy_world import Toy, prepare
 
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.processes import identify, is_alive, left_behind
+from eagle3ops.runs.store import Store
 from eagle3ops.runs.supervisor import launch
 
 SLOW_PARTS = ("--set", "stages.make.part_s=0.15", "--set", "stages.make.parts=4")
@@ -116,8 +117,17 @@ def test_two_runs_do_not_work_in_one_stage(toy: Toy) -> None:
     assert [process.returncode for process in runs] == [0, 0], told
     both = "".join(told)
     assert both.count("make: made") == 4
-    assert "another run works in make-" in both
-    assert "done meanwhile by another run" in both
+
+
+def test_a_stage_waits_for_the_process_that_works_in_its_folder(toy: Toy) -> None:
+    plan = json.loads(toy.call("plan", "toy.yaml", "--json").stdout)
+    with Store(toy.root).working(Path(plan["stages"][0]["out"]), pytest.fail):
+        run = toy.start("--job", "make", "--spec", "toy.yaml")
+        assert run.stderr is not None
+        while "another run works in make-" not in (told := run.stderr.readline()):
+            assert told
+        assert not list(toy.root.glob("stages/make-*/part-0"))
+    assert run.wait(30) == 0
 
 
 def test_a_failing_verdict_lets_the_run_go_on_and_ends_it_with_3(toy: Toy) -> None:
