@@ -25,7 +25,7 @@ class TrainSpec(StageSpec):
     """Draft steps unrolled in training."""
     draft_vocab_size: int = Field(default=4096, ge=1)
     epochs: int = Field(default=8, ge=1)
-    tokens_per_step: int = Field(default=2048, ge=1)
+    tokens_per_step: int = Field(default=1024, ge=1)
     """Upper bound on the tokens packed into one optimiser step."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """muon: the matrices by Muon, the rest by AdamW; a step costs about twice as much on a CPU."""

@@ -16,7 +16,7 @@ class TrainConfig:
     steps: int | None = None
     """Optimiser steps; None means `epochs` over the data."""
     epochs: int = 10
-    tokens_per_step: int = 2048
+    tokens_per_step: int = 1024
     """Upper bound on the tokens packed into one step (a longer row makes a step of its own)."""
     step_weight: float = 0.8
     """Step i of the loss counts `step_weight ** i`."""
