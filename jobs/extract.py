@@ -152,7 +152,9 @@ def extract_split(
         name = f"{first // spec.rows_per_shard:05d}"
         chunk = rows[first : first + spec.rows_per_shard]
         if name not in kept:
-            writer.write_shard(name, features_of(target, layers, chunk, spec))
+            record = writer.write_shard(name, features_of(target, layers, chunk, spec))
+            for bad in record.dropped:
+                warn(f"{folder.name}: row {bad.id} is left out: {bad.reason}")
         advance(sum(min(spec.max_tokens, len(row.prompt_ids) + len(row.output_ids)) for row in chunk))
 
 

@@ -53,5 +53,6 @@ class Fetch(Job):
             info=ctx.info,
         )
         write_target_info(ctx.out, info)
+        ctx.identify(info.fingerprint)
         ctx.info(f"{info.name} from {info.source}: {info.num_layers} layers, fingerprint {info.fingerprint[:16]}")
         ctx.artifact(ctx.out / "target.json", note="where the target is, its shape and its fingerprint")

@@ -41,7 +41,7 @@ class TrainSpec(StageSpec):
     """Of the matrix products; weights and optimiser stay float32."""
     init_from: str | None = None
     """Folder of a drafter to continue from."""
-    checkpoint_every: int = Field(default=25, ge=1)
+    checkpoint_every: int = Field(default=20, ge=1)
     """Optimiser steps between checkpoints: what a kill costs at most."""
     eval_every: int = Field(default=0, ge=0)
     """Optimiser steps between evaluations on held-out rows; 0 evaluates at the end only."""

@@ -34,6 +34,8 @@ class Findings:
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     artifacts: dict[str, str] = field(default_factory=dict)
     """Path relative to `out` -> note."""
+    identity: str | None = None
+    """What downstream stages depend on; None means every byte of the output."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,14 @@ class Context:
         with self._lock:
             self.findings.artifacts[relative] = note
         self._emit("artifact", {"path": str(path), "note": note})
+
+    def identify(self, identity: str) -> None:
+        """Say what downstream stages depend on, where that is less than every byte of the output.
+
+        A stage that is made again with another identity makes the stages built on it untrusted.
+        """
+        with self._lock:
+            self.findings.identity = identity
 
     def verdict(self, name: str, passed: bool, reason: str, data: dict[str, Any] | None = None) -> None:
         """Record the outcome of a check. FAIL does not end the run, but the run then ends with exit code 3."""

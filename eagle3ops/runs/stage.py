@@ -92,7 +92,7 @@ def _run(run: RunDirectory, stage: str) -> int:
         )
         started = time.monotonic()
         asyncio.run(_until_cancelled(job, ctx))
-        store.finish(out, stage, keys[stage], ctx.findings, time.monotonic() - started)
+        store.finish(out, stage, keys[stage], ctx.findings, time.monotonic() - started, inputs)
     return ExitCode.DONE
 
 

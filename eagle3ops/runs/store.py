@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,8 +58,19 @@ class Store:
         done = read_json(out / DONE)
         if done is None or done.get("key") != key:
             return Stored(job.name, key, out, None)
-        reason = damage(out, done) or job.stale(out)
+        reason = damage(out, done) or self._outdated(done) or job.stale(out)
         return Stored(job.name, key, out, None if reason else done, reason)
+
+    def _outdated(self, done: dict[str, Any]) -> str | None:
+        """Say which input has been made again, with another outcome, since this output was made from it.
+
+        An input that is gone says nothing: features may be dropped once they are trained on.
+        """
+        for need, made_from in done.get("inputs", {}).items():
+            now = read_json(self.folder / str(made_from["out"]) / DONE)
+            if now is not None and identity_of(now) != made_from["identity"]:
+                return f"{need} has been made again since, with another outcome"
+        return None
 
     @contextmanager
     def working(self, out: Path, waiting: Callable[[str], None]) -> Iterator[None]:
@@ -81,8 +92,14 @@ class Store:
             out.mkdir(parents=True, exist_ok=True)
             yield
 
-    def finish(self, out: Path, job: str, key: str, findings: Findings, seconds: float) -> dict[str, Any]:
-        """Declare the output finished: everything is flushed first, `done.json` is written last."""
+    def finish(
+        self, out: Path, job: str, key: str, findings: Findings, seconds: float, inputs: Mapping[str, Path]
+    ) -> dict[str, Any]:
+        """Declare the output finished: everything is flushed first, `done.json` is written last.
+
+        Args:
+            inputs: output folders that it was made from, by stage.
+        """
         files = []
         for path in sorted(out.rglob("*")):
             if path.is_symlink() or not path.is_file() or path.name == DONE:
@@ -97,10 +114,22 @@ class Store:
             "finished": round(time.time(), 3),
             "seconds": round(seconds, 3),
             "files": files,
+            "inputs": {
+                need: {"out": folder.name, "identity": identity_of(read_json(folder / DONE) or {})}
+                for need, folder in inputs.items()
+            },
             **asdict(findings),
         }
         write_json(out / DONE, done)
         return done
+
+
+def identity_of(done: Mapping[str, Any]) -> str:
+    """What stages that are built on this output depend on: what the job said, or all of its files."""
+    if done.get("identity"):
+        return str(done["identity"])
+    files = [(entry["path"], entry["bytes"], entry["sha256"]) for entry in done.get("files", ())]
+    return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
 def damage(out: Path, done: dict[str, Any]) -> str | None:

@@ -190,6 +190,8 @@ class Supervisor:
             RUN_VARIABLE: str(self.run_dir.path),
             PARENT_VARIABLE: str(os.getpid()),
             "PYTHONUNBUFFERED": "1",
+            # OpenMP's threads spin while they wait; beside any other load that costs a stage most of its speed.
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         }
         began = time.monotonic()
         with log.open("ab") as output:

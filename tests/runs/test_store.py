@@ -86,7 +86,7 @@ def finished(root: Path) -> tuple[Store, Path]:
     out = store.out("make", "a" * 64)
     out.mkdir(parents=True)
     (out / "part-0").write_text("content")
-    store.finish(out, "make", "a" * 64, Findings(metrics={"x": 1.0}), 2.0)
+    store.finish(out, "make", "a" * 64, Findings(metrics={"x": 1.0}), 2.0, {})
     return store, out
 
 
@@ -124,3 +124,28 @@ def test_a_folder_in_use_is_not_removed(tmp_path: Path) -> None:
         assert not remove(out)
     assert remove(out)
     assert not out.exists()
+
+
+def test_an_output_is_not_trusted_once_its_input_came_out_differently(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def make(job: str, key: str, text: str, inputs: dict[str, Path], identity: str | None = None) -> Path:
+        out = store.out(job, key)
+        with store.working(out, lambda _: None):
+            (out / "file").write_text(text)
+            store.finish(out, job, key, Findings(identity=identity), 1.0, inputs)
+        return out
+
+    first = make("make", "a" * 64, "one", {})
+    make("use", "b" * 64, "built", {"make": first})
+    use = type("Use", (Make,), {"name": "use"})()
+    assert store.look_up(use, "b" * 64).done is not None
+    make("make", "a" * 64, "two", {})
+    assert store.look_up(use, "b" * 64).reason == "make has been made again since, with another outcome"
+    make("make", "a" * 64, "one", {})
+    assert store.look_up(use, "b" * 64).done is not None
+    # A job may say that less than its bytes matters.
+    make("make", "a" * 64, "one", {}, identity="same")
+    make("use", "b" * 64, "built", {"make": first})
+    make("make", "a" * 64, "other bytes", {}, identity="same")
+    assert store.look_up(use, "b" * 64).done is not None
