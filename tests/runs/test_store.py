@@ -138,7 +138,7 @@ def test_an_output_is_not_trusted_once_its_input_came_out_differently(tmp_path: 
 
     first = make("make", "a" * 64, "one", {})
     make("use", "b" * 64, "built", {"make": first})
-    use = type("Use", (Make,), {"name": "use"})()
+    use = type("Use", (toy_jobs.Make,), {"name": "use"})()
     assert store.look_up(use, "b" * 64).done is not None
     make("make", "a" * 64, "two", {})
     assert store.look_up(use, "b" * 64).reason == "make has been made again since, with another outcome"
