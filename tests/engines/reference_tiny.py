@@ -105,7 +105,7 @@ class MarkovDrafter(Drafter):
 
     def logits(self, h: Tensor) -> Tensor:
         """The target's head, on the draft vocabulary."""
-        ids = self.target_ids(torch.arange(DRAFT_VOCAB))
+        ids = self.target_ids(torch.arange(DRAFT_VOCAB, device=h.device))
         return F.linear(self._target.normed(h), self._target.head_weight[ids])
 
 
