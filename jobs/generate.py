@@ -191,7 +191,7 @@ def encode(tokenizer: "ChatTokenizer", prompt: Prompt, spec: GenerateSpec) -> li
     Raises:
         ValueError: the template refuses the messages, or the prompt is too long.
     """
-    messages = list(prompt.messages)
+    messages = [{"role": turn["role"], "content": turn["content"]} for turn in prompt.messages]
     if spec.system is not None and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": spec.system})
     ids = tokenizer.encode_chat(messages)

@@ -40,7 +40,7 @@ KILLED = """
 import json, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from conftest import make_head
+from toy_drafter import make_head
 from test_trainer import CONFIG
 from eagle3ops.features.training import train
 train(Path(sys.argv[2]), None, make_head(), Path(sys.argv[3]), CONFIG, progress=lambda done, total: time.sleep(0.2))
