@@ -6,20 +6,14 @@ itself is synced. A reader therefore never sees half a file under its final name
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+from eagle3ops.runs.files import sync_folder
+
 TMP_SUFFIX = ".tmp"
 """Ends the names of files that are being written; what a kill left under such a name is never read."""
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_durably(path: Path, write: Callable[[Path], object]) -> None:
@@ -34,10 +28,21 @@ def write_durably(path: Path, write: Callable[[Path], object]) -> None:
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if (hidden := _hidden_os_error(error, path)) is not None:
+            raise hidden from error
         raise
     sync_folder(path.parent)
+
+
+def _hidden_os_error(error: BaseException, path: Path) -> OSError | None:
+    """The system's error inside one of safetensors, which says `(os error 28)` but is no OSError."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    if found is None or isinstance(error, OSError):
+        return None
+    number = int(found.group(1))
+    return OSError(number, os.strerror(number), str(path))
 
 
 def write_bytes_durably(path: Path, data: bytes) -> None:

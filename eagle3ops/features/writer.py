@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3ops.eagle3.durable import TMP_SUFFIX, sha256_of, sync_folder, write_bytes_durably, write_durably
+from eagle3ops.eagle3.durable import TMP_SUFFIX, sha256_of, write_bytes_durably, write_durably
 from eagle3ops.features.format import (
     HEADER,
     MANIFEST,
@@ -30,6 +30,7 @@ from eagle3ops.features.format import (
     parse_manifest,
     render_record,
 )
+from eagle3ops.runs.files import sync_folder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
