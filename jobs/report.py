@@ -261,7 +261,10 @@ def facts(
         ("thinking tokens", f"{summary['thinking_tokens']:,}"),
         ("distinct bigrams", f"{summary['distinct_bigrams']:.1%}"),
         ("rows in quarantine", str(summary["quarantined"])),
-        ("hidden states", str(extracted.get("aux_layers", "")) or "see features"),
+        (
+            "hidden states",
+            f"boundaries {extracted.get('aux_boundaries')}, {extracted.get('dtype')}, {extracted.get('final_state')} final state",
+        ),
     )
     drafter = (
         ("optimiser steps", f"{training['steps']:,}"),
