@@ -12,7 +12,6 @@ import psutil
 
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
-from eagle3ops.runs.files import read_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import TargetInfo, read_target_info
@@ -244,7 +243,7 @@ def facts(
     from eagle3ops.bench.report import Table
 
     engine = ctx.pipeline.engine
-    extracted = read_json(ctx.inputs["extract"] / "train" / "header.json") or {}
+    extracted = loaded(ctx.inputs["extract"] / "train" / "header.json")
     target = (
         ("model", info.name),
         ("source", info.source),
@@ -263,7 +262,7 @@ def facts(
         ("rows in quarantine", str(summary["quarantined"])),
         (
             "hidden states",
-            f"boundaries {extracted.get('aux_boundaries')}, {extracted.get('dtype')}, {extracted.get('final_state')} final state",
+            "boundaries {aux_boundaries}, {dtype}, final state {final_state}".format_map(extracted),
         ),
     )
     drafter = (
