@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from eagle3ops.answers import AnswerRow, read_answers
+from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
-from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import read_target_info
 
@@ -77,7 +78,13 @@ class Bench(Job):
         return Plan(
             inputs=("drafter/", "engine"),
             outputs=("bench.json",),
-            forecast=Forecast(notes=(f"up to {engines} engines at once",)),
+            forecast=engine_forecast(
+                ctx,
+                rows=spec.batch,
+                length=spec.max_new_tokens + 64,
+                engines=engines,
+                notes=(f"up to {engines} engines at once",),
+            ),
         )
 
     async def run(self, ctx: Context) -> None:

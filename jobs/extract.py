@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from eagle3ops.answers import AnswerRow, read_answers
+from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.context import Context
-from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
 from eagle3ops.targets import read_target_info
 
@@ -62,7 +63,9 @@ class Extract(Job):
         return Plan(
             inputs=("answers.jsonl",),
             outputs=("train/", "heldout/"),
-            forecast=Forecast(tokens=tokens, disk_bytes=disk, notes=tuple(notes)),
+            forecast=engine_forecast(
+                ctx, rows=spec.rows_per_batch, length=512, tokens=tokens, disk_bytes=disk, notes=tuple(notes)
+            ),
         )
 
     async def run(self, ctx: Context) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_jsonl
+from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.prompts import Prompt, bundled_prompts, load_prompts
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
-from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import read_target_info
 
@@ -71,7 +72,10 @@ class Generate(Job):
         return Plan(
             inputs=("target",),
             outputs=("answers.jsonl", "summary.json"),
-            forecast=Forecast(
+            forecast=engine_forecast(
+                ctx,
+                rows=spec.batch * spec.concurrency,
+                length=spec.max_new_tokens + 64,
                 tokens=rows * spec.max_new_tokens,
                 disk_bytes=rows * (spec.max_new_tokens + 64) * 8,
                 notes=(f"at most {spec.max_new_tokens} new tokens for each of {rows} prompts",),
@@ -287,5 +291,6 @@ def finish(ctx: Context, rows: Sequence[AnswerRow], quarantine: Sequence[dict[st
     }
     write_json(ctx.out / "summary.json", summary)
     ctx.artifact(ctx.out / "answers.jsonl", note=f"{counts['train']} training and {counts['heldout']} held-out answers")
-    for name in ("output_tokens", "truncated", "distinct_bigrams", "thinking_tokens"):
+    ctx.metric("tokens", summary["output_tokens"])
+    for name in ("truncated", "distinct_bigrams", "thinking_tokens"):
         ctx.metric(name, float(summary[name]))

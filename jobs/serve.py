@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, model_validator
 
 from eagle3ops.answers import read_answers
+from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
-from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
 from eagle3ops.targets import read_target_info
 
@@ -65,7 +66,9 @@ class Serve(Job):
 
     def plan(self, ctx: PlanContext) -> Plan:
         """Starts one engine."""
-        return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=Forecast())
+        return Plan(
+            inputs=("target", "drafter/"), outputs=("serve.json",), forecast=engine_forecast(ctx, rows=1, length=512)
+        )
 
     async def run(self, ctx: Context) -> None:
         """Start, ask one held-out prompt, record, and hold when asked to."""

@@ -125,6 +125,7 @@ class Train(Job):
         facts: dict[str, Any] = {key: value for key, value in asdict(result).items() if key != "renewal"}
         facts["drafter"] = str(result.drafter)
         write_json(ctx.out / "prediction.json", {"accept_length": prediction, "training": facts})
+        ctx.metric("tokens", reader.tokens * spec.epochs)
         ctx.artifact(ctx.out / "drafter", note="the exported drafter (LlamaForCausalLMEagle3)")
         ctx.artifact(ctx.out / "tensorboard", note="event files for TensorBoard")
         ctx.metric("vocab_coverage_heldout", result.heldout_coverage or 0.0)

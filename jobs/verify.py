@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from eagle3ops.answers import AnswerRow, read_answers
+from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
-from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import read_target_info
 
@@ -50,7 +51,13 @@ class Verify(Job):
 
     def plan(self, ctx: PlanContext) -> Plan:
         """Starts one engine and loads the reference model."""
-        return Plan(inputs=("features", "drafter/", "engine"), outputs=("verdict.json",), forecast=Forecast())
+        spec = ctx.spec
+        assert isinstance(spec, VerifySpec)
+        return Plan(
+            inputs=("features", "drafter/", "engine"),
+            outputs=("verdict.json",),
+            forecast=engine_forecast(ctx, rows=1, length=spec.probe_tokens, engines=2, dtype="float32"),
+        )
 
     async def run(self, ctx: Context) -> None:
         """Compare stored features and the running engine with the reference model at every boundary."""

@@ -4,11 +4,12 @@ import contextlib
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import Refused, RequestError
+from eagle3ops.runs.history import forecast_seconds, past_seconds
 from eagle3ops.runs.job import Forecast, Plan, PlanContext, Registry
 from eagle3ops.runs.keys import stage_keys
 from eagle3ops.runs.store import Store
@@ -52,11 +53,20 @@ def plan_stages(pipeline: Pipeline, registry: Registry, root: Path, cache: Path)
         job = registry.job(name)()
         known = store.look_up(job, keys[name])
         ctx = PlanContext(pipeline, pipeline.stages[name], known.out, dict(finished), dict(plans), cache)
-        plans[name] = job.plan(ctx)
+        plans[name] = timed(job.plan(ctx), store.folder, name)
         if known.done is not None:
             finished[name] = known.out
         planned.append(StagePlan(name, keys[name], known.out, known.done is not None, known.reason, plans[name]))
     return planned
+
+
+def timed(plan: Plan, stages: Path, job: str) -> Plan:
+    """Add the time that earlier stages of this root suggest, by tokens where those are known."""
+    forecast = plan.forecast
+    if forecast.seconds is not None:
+        return plan
+    seconds = forecast_seconds(stages, job, "tokens", forecast.tokens) or past_seconds(stages, job)
+    return replace(plan, forecast=replace(forecast, seconds=seconds))
 
 
 def choose(planned: Sequence[StagePlan], registry: Registry, job: str) -> list[StagePlan]:

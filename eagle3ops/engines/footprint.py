@@ -1,0 +1,52 @@
+"""How much memory will an engine need? Weights, KV cache and the process itself, before anything is loaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.runs.job import Forecast, PlanContext
+
+PROCESS_BYTES = 600 << 20
+"""A Python process that has loaded torch, measured on a CPU."""
+
+_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+
+
+def engine_forecast(
+    ctx: PlanContext, *, rows: int, length: int, engines: int = 1, dtype: str | None = None, **known: Any
+) -> Forecast:
+    """A forecast with the memory of one or several engines; without it as long as the target is not here.
+
+    Args:
+        ctx: of the stage that starts them.
+        rows: requests at once.
+        length: tokens of each, prompt and answer.
+        engines: how many run side by side.
+        dtype: other than the pipeline's.
+        known: further fields of the forecast.
+    """
+    width = _WIDTH[dtype or ctx.pipeline.engine.dtype]
+    config, stored = ctx.target_config(), _stored_weights(ctx)
+    if config is None or stored is None:
+        return Forecast(**known)
+    try:
+        heads = int(config["num_attention_heads"])  # type: ignore[call-overload]
+        kv_heads = int(config.get("num_key_value_heads") or heads)  # type: ignore[call-overload]
+        head_dim = int(config.get("head_dim") or int(config["hidden_size"]) // heads)  # type: ignore[call-overload]
+        layers = int(config["num_hidden_layers"])  # type: ignore[call-overload]
+    except (KeyError, TypeError, ValueError):
+        return Forecast(**known)
+    cache = 2 * layers * kv_heads * head_dim * width * rows * length
+    # Checkpoints are stored in two bytes a weight.
+    need = engines * (stored * width // 2 + cache + PROCESS_BYTES)
+    device = ctx.pipeline.engine.device
+    on_gpu = device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
+    return Forecast(**known, **({"gpu_memory_bytes": need} if on_gpu else {"memory_bytes": need}))
+
+
+def _stored_weights(ctx: PlanContext) -> int | None:
+    """Bytes of the target's weights as `fetch` recorded them."""
+    if "fetch" not in ctx.inputs:
+        return None
+    record = json.loads((ctx.inputs["fetch"] / "target.json").read_text(encoding="utf-8"))
+    return sum(int(file["size"]) for file in record["files"] if str(file["name"]).endswith(".safetensors"))
