@@ -1,6 +1,7 @@
 """How much memory will an engine need? Weights, KV cache and the process itself, before anything is loaded."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,11 @@ def engine_forecast(
     if config is None or stored is None:
         return Forecast(**known)
     try:
-        heads = int(config["num_attention_heads"])  # type: ignore[call-overload]
-        kv_heads = int(config.get("num_key_value_heads") or heads)  # type: ignore[call-overload]
-        head_dim = int(config.get("head_dim") or int(config["hidden_size"]) // heads)  # type: ignore[call-overload]
-        layers = int(config["num_hidden_layers"])  # type: ignore[call-overload]
-    except (KeyError, TypeError, ValueError):
+        heads = _size(config, "num_attention_heads")
+        kv_heads = _size(config, "num_key_value_heads", heads)
+        head_dim = _size(config, "head_dim", _size(config, "hidden_size") // heads)
+        layers = _size(config, "num_hidden_layers")
+    except (KeyError, ZeroDivisionError):
         return Forecast(**known)
     cache = 2 * layers * kv_heads * head_dim * width * rows * length
     # Checkpoints are stored in two bytes a weight.
@@ -42,6 +43,15 @@ def engine_forecast(
     device = ctx.pipeline.engine.device
     on_gpu = device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
     return Forecast(**known, **({"gpu_memory_bytes": need} if on_gpu else {"memory_bytes": need}))
+
+
+def _size(config: Mapping[str, object], key: str, default: int | None = None) -> int:
+    value = config.get(key)
+    if isinstance(value, int):
+        return value
+    if default is None:
+        raise KeyError(key)
+    return default
 
 
 def _stored_weights(ctx: PlanContext) -> int | None:
