@@ -42,7 +42,9 @@ def engine_forecast(
     need = engines * (stored * width // 2 + cache + PROCESS_BYTES)
     device = ctx.pipeline.engine.device
     on_gpu = device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
-    return Forecast(**known, **({"gpu_memory_bytes": need} if on_gpu else {"memory_bytes": need}))
+    if on_gpu:
+        return Forecast(gpu_memory_bytes=need, **known)
+    return Forecast(memory_bytes=need, **known)
 
 
 def _size(config: Mapping[str, object], key: str, default: int | None = None) -> int:
