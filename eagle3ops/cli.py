@@ -8,7 +8,7 @@ from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpForm
 from collections.abc import Sequence
 
 from eagle3ops import __version__
-from eagle3ops.errors import Eagle3opsError, ExitCode
+from eagle3ops.errors import Eagle3opsError, ExitCode, RequestError
 
 EPILOG = """\
 exit codes: 0 done; 1 a job failed; 2 the request is wrong; 3 a verdict is FAIL; 4 stopped by the watchdog;
@@ -25,13 +25,17 @@ def build_parser() -> ArgumentParser:
     common.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
     settings = ArgumentParser(add_help=False)
     settings.add_argument("--set", metavar="KEY=VALUE", action="append", default=SUPPRESS, help="override one setting")
+    early = ArgumentParser(add_help=False)
+    early.add_argument(
+        "--set", dest="early_set", metavar="KEY=VALUE", action="append", default=[], help="override one setting"
+    )
 
     parser = ArgumentParser(
         prog="eagle3ops",
         description="The terminal operations console for EAGLE-3 speculative decoding",
         epilog=EPILOG,
         formatter_class=RawDescriptionHelpFormatter,
-        parents=[common, settings],
+        parents=[common, early],
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"eagle3ops {__version__}")
@@ -64,6 +68,9 @@ def build_parser() -> ArgumentParser:
         command.add_argument("run", help="id, the start or end of one, or `last`")
     resume = runs_commands.add_parser("resume", parents=[common], help="take a run up again where it stopped")
     resume.add_argument("run", help="id, the start or end of one, or `last`")
+    resume.add_argument(
+        "--yes", dest="resume_yes", action="store_true", help="go on although the forecast says that it does not fit"
+    )
     resume.add_argument("--detach", dest="resume_detach", action="store_true", help="do not follow it")
     diff = runs_commands.add_parser("diff", parents=[common], help="settings, versions and figures that differ")
     diff.add_argument("run")
@@ -104,8 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("eagle3ops: interrupted\n")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
+        # Whoever reads has seen enough (`| head`); the interpreter must not try to flush on its way out.
         sys.stdout = None
-        return ExitCode.FAILED
+        return ExitCode.DONE
     except Exception as error:  # noqa: BLE001  (the boundary: a person gets a sentence, and the traceback in a file)
         sys.stderr.write(f"eagle3ops: {type(error).__name__}: {error}\n  -> {_keep_traceback()}\n")
         return ExitCode.FAILED
@@ -130,6 +138,8 @@ def _dispatch(args: Namespace) -> int:
     root = getattr(args, "root", None)
     json = getattr(args, "json", False)
     overrides = getattr(args, "set", [])
+    if args.command is not None:
+        _refuse_job_options(args)
     if args.command == "runs":
         from eagle3ops import run_commands
 
@@ -142,13 +152,28 @@ def _dispatch(args: Namespace) -> int:
         return _console(args, root)
     from eagle3ops.headless import Asked, run_job
 
-    return run_job(Asked(args.job, args.spec, overrides, args.host, root, json, args.detach, args.yes))
+    return run_job(Asked(args.job, args.spec, args.early_set, args.host, root, json, args.detach, args.yes))
+
+
+def _refuse_job_options(args: Namespace) -> None:
+    """Options of `--job` that stand before a command would be dropped without a word."""
+    for option in ("job", "spec", "host", "detach", "yes"):
+        if getattr(args, option, None):
+            raise RequestError(
+                f"--{option} belongs to --job NAME, not to the command `{args.command}`",
+                remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
+            )
+    if args.early_set:
+        raise RequestError(
+            f"--set stands before the command `{args.command}`",
+            remedy="put it behind: eagle3ops plan FILE --set KEY=VALUE",
+        )
 
 
 def _console(args: Namespace, root: str | None) -> int:
-    for option in ("spec", "set", "json", "host", "detach", "yes"):
+    for option in ("spec", "early_set", "json", "host", "detach", "yes"):
         if getattr(args, option, None):
-            sys.stderr.write(f"eagle3ops: --{option} needs --job NAME or a command\n")
+            sys.stderr.write(f"eagle3ops: --{option.removeprefix('early_')} needs --job NAME or a command\n")
             return ExitCode.BAD_REQUEST
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         sys.stderr.write(

@@ -55,7 +55,9 @@ def read_pipeline(spec: str | None, registry: Registry, overrides: Sequence[str]
     """Load a pipeline file, or one that comes with eagle3ops by its name; also returns where it came from."""
     specs = registry.specs()
     known = bundled()
-    name = spec or DEFAULT_PIPELINE
+    name = DEFAULT_PIPELINE if spec is None else spec
+    if not name:
+        raise RequestError("the name of the pipeline file is empty", remedy="is the variable that names it set?")
     if name in known and not (spec and Path(spec).is_file()):
         source = f"{name}.yaml (comes with eagle3ops)"
         return parse_pipeline(known[name].read_bytes(), source, specs, overrides), source
@@ -82,18 +84,19 @@ def run_job(asked: Asked) -> int:
     stages = choose(plan_stages(pipeline, registry, root, cache), registry, asked.job)
     if not asked.yes:
         admit(stages, root)
-    run = _create(root, pipeline, asked.job, stages, cache, source)
+    run = _create(root, pipeline, asked, stages, cache, source)
     return start(run, json=asked.json, detach=asked.detach)
 
 
 def _create(
-    root: Path, pipeline: Pipeline, job: str, stages: Sequence[StagePlan], cache: Path, source: str
+    root: Path, pipeline: Pipeline, asked: Asked, stages: Sequence[StagePlan], cache: Path, source: str
 ) -> RunDirectory:
     try:
         return create_run(
             root,
             pipeline,
-            job=job,
+            job=asked.job,
+            forced=asked.yes,
             stages=[stage.name for stage in stages],
             spec_text=dump_pipeline(pipeline),
             cache=cache,
@@ -103,17 +106,20 @@ def _create(
         raise explain_os_error(error) or error from error
 
 
-def resume(run: RunDirectory, *, json: bool, detach: bool) -> int:
+def resume(run: RunDirectory, *, json: bool, detach: bool, yes: bool = False) -> int:
     """Take a run up again where it stopped."""
     run.request()
     if run.alive():
-        raise Refused(f"{run.run_id} is running", remedy=f"eagle3ops runs follow {run.run_id}")
+        raise Refused(f"{run.run_id} is running", remedy=run.command("follow"))
     locations.require_writable(run.path)
     registry = load_registry()
     pipeline = load_pipeline(run.spec_file, registry.specs())
     wanted = set(run.request()["stages"])
     planned = plan_stages(pipeline, registry, run.root, Path(run.request()["cache"]))
-    admit([stage for stage in planned if stage.name in wanted], run.root)
+    if yes:
+        run.force()
+    elif not run.request().get("forced"):
+        admit([stage for stage in planned if stage.name in wanted], run.root)
     return start(run, json=json, detach=detach)
 
 
@@ -130,7 +136,7 @@ def start(run: RunDirectory, *, json: bool, detach: bool) -> int:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not run.alive() and process.poll() is None:
         time.sleep(POLL_S)
-    sys.stderr.write(f"run {run.run_id}\n  follow it: eagle3ops runs follow {run.run_id}\n")
+    sys.stderr.write(f"run {run.run_id}\n  follow it: {run.command('follow')}\n")
     if json:
         for event in follower.reader.read():
             sys.stdout.write(event.line() + "\n")
@@ -232,8 +238,10 @@ class Follower:
         if remedy:
             self._say(f"  -> {plain(remedy)}")
         self._say(f"run {self.run.run_id} in {self.run.path}")
-        if code not in (ExitCode.DONE, ExitCode.VERDICT_FAIL):
-            self._say(f"  take it up again: eagle3ops runs resume {self.run.run_id}")
+        if code == ExitCode.BAD_REQUEST:
+            self._say("  the request itself has to change: start a new run with it put right")
+        elif code not in (ExitCode.DONE, ExitCode.VERDICT_FAIL):
+            self._say(f"  take it up again: {self.run.command('resume')}")
         elif self.run.artifacts.is_dir():
             for link in sorted(self.run.artifacts.iterdir()):
                 if link.is_symlink():

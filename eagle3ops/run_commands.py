@@ -140,7 +140,7 @@ def runs(args: Namespace, root: str | None, *, json: bool) -> int:
     if command == "follow":
         return follow(run, json=json)
     if command == "resume":
-        return resume(run, json=json, detach=args.resume_detach)
+        return resume(run, json=json, detach=args.resume_detach, yes=args.resume_yes)
     if not cancel(run):
         raise RequestError(f"{run.run_id} is not running; it is {run.status()}")
     deadline = time.monotonic() + CANCEL_WAIT_S
@@ -149,7 +149,7 @@ def runs(args: Namespace, root: str | None, *, json: bool) -> int:
     if run.alive():
         sys.stderr.write(f"{run.run_id}: asked to end, still running after {CANCEL_WAIT_S:.0f} s\n")
         return ExitCode.FAILED
-    sys.stderr.write(f"{run.run_id}: cancelled\n  take it up again: eagle3ops runs resume {run.run_id}\n")
+    sys.stderr.write(f"{run.run_id}: cancelled\n  take it up again: {run.command('resume')}\n")
     return ExitCode.DONE
 
 

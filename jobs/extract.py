@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from eagle3ops.answers import AnswerRow, read_answers
-from eagle3ops.engines.footprint import engine_forecast
+from eagle3ops.engines.footprint import check_layers, engine_forecast
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -53,6 +53,7 @@ class Extract(Job):
         """Disk: 4 hidden states per token (three aux, one final)."""
         spec = ctx.spec
         assert isinstance(spec, ExtractSpec)
+        check_layers(ctx, spec.aux_layers, "stages.extract.aux_layers")
         tokens = planned_tokens(ctx, spec)
         hidden = read_target_info(ctx.inputs["fetch"]).hidden_size if "fetch" in ctx.inputs else None
         width = 2 if spec.dtype == "bfloat16" else 4
@@ -73,7 +74,7 @@ class Extract(Job):
         await asyncio.to_thread(self._extract, ctx)
 
     def _extract(self, ctx: Context) -> None:
-        from eagle3ops.eagle3.layers import AuxLayers
+        from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
         from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
 
         spec = ctx.spec
@@ -83,7 +84,7 @@ class Extract(Job):
         if spec.aux_layers is None:
             layers = AuxLayers.default(info.num_layers)
         else:
-            layers = AuxLayers.from_ids(spec.aux_layers.ids, spec.aux_layers.convention, info.num_layers)
+            layers = resolve_layers(spec.aux_layers, info.num_layers, "stages.extract.aux_layers")
         engine = ctx.pipeline.engine
         target = Target.load(info.path, pick_dtype(engine.dtype), pick_device(engine.device))
         total = sum(min(spec.max_tokens, len(row.prompt_ids) + len(row.output_ids)) for row in answers)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_jsonl
+from eagle3ops.engines.base import adapter
 from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.prompts import Prompt, bundled_prompts, load_prompts
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from eagle3ops.engines.tokenizer import ChatTokenizer
 
 
+BUNDLED = "bundled"
+
+
 class GenerateSpec(StageSpec):
     """Which prompts are answered, and how."""
 
-    prompts: str = "bundled"
+    prompts: str = BUNDLED
     """`bundled`, or a file: ShareGPT-style JSON or JSONL, messages, or one `{"prompt": ...}` a line."""
     train: int = Field(default=400, ge=1)
     """Number of prompts to train on."""
@@ -49,6 +53,12 @@ class GenerateSpec(StageSpec):
     think_open: str = "<think>"
     think_close: str = "</think>"
 
+    @field_validator("prompts")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        # The run may be started, or resumed, from another folder.
+        return value if value == BUNDLED else str(Path(value).expanduser().absolute())
+
 
 class Generate(Job):
     """Answers in `answers.jsonl`, rows that failed in `quarantine.jsonl`, counts in `summary.json`."""
@@ -64,11 +74,25 @@ class Generate(Job):
         "eagle3ops.engines",
     )
 
+    @classmethod
+    def files(cls, spec: StageSpec) -> list[Path]:
+        """The prompts, where they are a file of one's own: an edited file is another input."""
+        assert isinstance(spec, GenerateSpec)
+        return [] if spec.prompts == BUNDLED else [Path(spec.prompts)]
+
     def plan(self, ctx: PlanContext) -> Plan:
         """An upper bound: every answer at its longest."""
         spec = ctx.spec
         assert isinstance(spec, GenerateSpec)
+        if spec.prompts != BUNDLED and not Path(spec.prompts).is_file():
+            raise RequestError(
+                f"stages.generate.prompts: {spec.prompts}: no such file",
+                remedy="give a JSON or JSONL file of prompts, or `bundled`",
+            )
+        adapter(ctx.pipeline.engine.name)
         rows = spec.train + spec.heldout
+        if spec.prompts == BUNDLED:
+            rows = min(rows, len(bundled_prompts(ctx.pipeline.seed)))
         return Plan(
             inputs=("target",),
             outputs=("answers.jsonl", "summary.json"),
@@ -95,6 +119,8 @@ class Generate(Job):
             think=(spec.think_open, spec.think_close),
         )
         prompts, quarantine = choose_prompts(spec, ctx.pipeline.seed)
+        if len(prompts) < spec.train + spec.heldout:
+            ctx.warn(f"{spec.train + spec.heldout} prompts were asked for, {spec.prompts} holds {len(prompts)}")
         items = []
         for split, prompt in prompts:
             try:
@@ -169,9 +195,9 @@ def choose_prompts(spec: GenerateSpec, seed: int) -> tuple[list[tuple[Split, Pro
     """Held-out and training prompts in the order in which they are answered, and the rows that could not be read.
 
     Raises:
-        RequestError: there are fewer prompts than asked for.
+        RequestError: held-out prompts would leave none to train on.
     """
-    if spec.prompts == "bundled":
+    if spec.prompts == BUNDLED:
         prompts, broken = bundled_prompts(seed), []
     else:
         loaded = load_prompts(Path(spec.prompts))

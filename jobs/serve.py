@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, model_validator
 
 from eagle3ops.answers import read_answers
-from eagle3ops.engines.footprint import engine_forecast
+from eagle3ops.engines.footprint import check_layers, engine_forecast
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -66,9 +66,11 @@ class Serve(Job):
 
     def plan(self, ctx: PlanContext) -> Plan:
         """Starts one engine."""
-        return Plan(
-            inputs=("target", "drafter/"), outputs=("serve.json",), forecast=engine_forecast(ctx, rows=1, length=512)
-        )
+        spec = ctx.spec
+        assert isinstance(spec, ServeStageSpec)
+        check_layers(ctx, spec.aux_layers, "stages.serve.aux_layers")
+        forecast = engine_forecast(ctx, rows=1, length=512)
+        return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=forecast)
 
     async def run(self, ctx: Context) -> None:
         """Start, ask one held-out prompt, record, and hold when asked to."""
@@ -118,7 +120,7 @@ def serve_spec(
     port: int | None = None,
 ) -> "ServeSpec":
     """The engine's settings for this pipeline; without `speculation`, the baseline: the target alone."""
-    from eagle3ops.eagle3.layers import AuxLayers
+    from eagle3ops.eagle3.layers import resolve_layers
     from eagle3ops.engines.base import ServeSpec
     from eagle3ops.engines.serving import free_port
 
@@ -126,7 +128,7 @@ def serve_spec(
     engine = ctx.pipeline.engine
     override = None
     if spec.aux_layers is not None and speculation is not None:
-        override = AuxLayers.from_ids(spec.aux_layers.ids, spec.aux_layers.convention, info.num_layers)
+        override = resolve_layers(spec.aux_layers, info.num_layers, "stages.serve.aux_layers")
     drafter: Path | None = ctx.inputs["train"] / "drafter" if speculation is not None else None
     chosen = speculation or SpeculationSpec()
     return ServeSpec(

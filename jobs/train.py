@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
@@ -50,6 +50,11 @@ class TrainSpec(StageSpec):
     predict_steps: tuple[int, ...] = (1, 2, 3, 5)
     """Draft steps for which the accept length is predicted."""
 
+    @field_validator("init_from")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        return None if value is None else str(Path(value).expanduser().absolute())
+
 
 class Train(Job):
     """The exported drafter in `drafter/`, its predicted accept length in `prediction.json`."""
@@ -59,6 +64,12 @@ class Train(Job):
     needs: ClassVar[tuple[str, ...]] = ("fetch", "extract")
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
     code: ClassVar[tuple[str, ...]] = ("eagle3ops.jobs.train", "eagle3ops.eagle3", "eagle3ops.features")
+
+    @classmethod
+    def files(cls, spec: StageSpec) -> list[Path]:
+        """The drafter to continue from."""
+        assert isinstance(spec, TrainSpec)
+        return [] if spec.init_from is None else [Path(spec.init_from) / "model.safetensors"]
 
     def plan(self, ctx: PlanContext) -> Plan:
         """Positions to train: tokens by epochs by draft steps."""

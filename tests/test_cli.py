@@ -116,3 +116,35 @@ def test_a_root_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "file").write_text("")
     assert main(["--job", "pipeline", "--spec", "tiny", "--root", str(tmp_path / "file" / "root")]) == 1
     assert "a file stands where a folder is needed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--spec", "tiny", "plan"), "--spec belongs to --job NAME"),
+        (("--job", "train", "runs", "list"), "--job belongs to --job NAME"),
+        (("--set", "seed=1", "plan", "tiny"), "--set stands before the command"),
+        (("plan", ""), "the name of the pipeline file is empty"),
+        (("plan", "tiny", "--set", "engine.name=sglang"), "no adapter for engine 'sglang'"),
+        (("plan", "tiny", "--set", "stages.generate.prompts=/nowhere.jsonl"), "/nowhere.jsonl: no such file"),
+    ],
+)
+def test_what_would_be_dropped_or_fail_later_is_refused_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert main([*arguments, "--root", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_edited_prompt_file_is_another_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "mine.jsonl"
+    keys = []
+    for text in ("one", "two"):
+        prompts.write_text(json.dumps({"prompt": text}) + "\n")
+        plan = ["plan", "tiny", "--set", f"stages.generate.prompts={prompts}", "--json", "--root", str(tmp_path)]
+        assert main(plan) == 0
+        stages = json.loads(capsys.readouterr().out)["stages"]
+        keys.append({stage["stage"]: stage["key"] for stage in stages})
+    assert keys[0]["fetch"] == keys[1]["fetch"]
+    assert keys[0]["generate"] != keys[1]["generate"]
+    assert keys[0]["train"] != keys[1]["train"]

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from eagle3ops.errors import RequestError
+from eagle3ops.spec.base import AuxLayersSpec
+
 Convention = Literal["boundary", "hf_hidden_states", "layer_outputs"]
 """How a list of ids counts.
 
@@ -90,3 +93,20 @@ class AuxLayers:
 
     def __str__(self) -> str:
         return "boundaries " + ", ".join(str(k) for k in self.boundary)
+
+
+def resolve_layers(spec: AuxLayersSpec, num_layers: int, key: str) -> AuxLayers:
+    """The layers that a pipeline file asks for, of a target whose size is known.
+
+    Args:
+        spec: ids with their convention.
+        num_layers: of the target.
+        key: where the ids stand in the pipeline file, for the message.
+
+    Raises:
+        RequestError: an id does not exist in this target.
+    """
+    try:
+        return AuxLayers.from_ids(spec.ids, spec.convention, num_layers)
+    except ValueError as error:
+        raise RequestError(f"{key}: {error}", remedy=f"the target has {num_layers} layers; choose ids in it") from error

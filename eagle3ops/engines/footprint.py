@@ -1,16 +1,30 @@
-"""How much memory will an engine need? Weights, KV cache and the process itself, before anything is loaded."""
+"""What can be said of an engine before it is started? Its memory, and whether the layers asked for exist."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from eagle3ops.eagle3.layers import resolve_layers
 from eagle3ops.runs.job import Forecast, PlanContext
+from eagle3ops.spec.base import AuxLayersSpec
 
 PROCESS_BYTES = 600 << 20
 """A Python process that has loaded torch, measured on a CPU."""
 
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+
+
+def check_layers(ctx: PlanContext, layers: AuxLayersSpec | None, key: str) -> None:
+    """Refuse layer ids that the target does not have, as soon as the target's size is known.
+
+    Raises:
+        RequestError: an id does not exist.
+    """
+    config = ctx.target_config()
+    count = None if config is None else config.get("num_hidden_layers")
+    if layers is not None and isinstance(count, int):
+        resolve_layers(layers, count, key)
 
 
 def engine_forecast(

@@ -10,12 +10,14 @@ runs/<id>/artifacts/       <stage> -> its folder in the store; manifest.json wit
 """
 
 import secrets
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eagle3ops import locations
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.events import EventLog, EventReader, read_events
 from eagle3ops.runs.files import read_json, write_atomic, write_json
@@ -41,6 +43,11 @@ class RunDirectory:
     def root(self) -> Path:
         """The root that the run belongs to."""
         return self.path.parent.parent
+
+    def command(self, verb: str) -> str:
+        """The command line that does `verb` to this run, complete with its root where that is not the usual one."""
+        where = "" if locations.root() == self.root else f" --root {shlex.quote(str(self.root))}"
+        return f"eagle3ops runs {verb} {self.run_id}{where}"
 
     @property
     def spec_file(self) -> Path:
@@ -76,6 +83,10 @@ class RunDirectory:
                 remedy="see what there is with: eagle3ops runs list",
             )
         return request
+
+    def force(self) -> None:
+        """Go on from now on although a forecast says that a stage does not fit."""
+        write_json(self.path / "request.json", self.request() | {"forced": True})
 
     def state(self) -> dict[str, Any]:
         """How things stand, from `state.json`; a damaged or missing one counts as a run that never started."""
@@ -135,6 +146,7 @@ def create_run(
     spec_text: str,
     cache: Path,
     source: str,
+    forced: bool = False,
 ) -> RunDirectory:
     """Make the folder of a new run; nothing is started.
 
@@ -146,6 +158,7 @@ def create_run(
         spec_text: the resolved pipeline file.
         cache: the user's cache folder.
         source: where the pipeline came from, for people.
+        forced: go on although a forecast says that a stage does not fit.
     """
     runs_folder(root).mkdir(parents=True, exist_ok=True)
     while True:
@@ -167,6 +180,7 @@ def create_run(
             "stages": list(stages),
             "cache": str(cache),
             "source": source,
+            "forced": forced,
             "created": round(time.time(), 3),
         },
     )

@@ -16,6 +16,8 @@ _EXPLAINED = {
     errno.EACCES: ("no permission to write", "choose another folder with --root, or change its permissions"),
     errno.EPERM: ("the system does not allow writing", "choose another folder with --root, or change its attributes"),
     errno.EROFS: ("the file system is read-only", "choose another folder with --root, or mount it for writing"),
+    errno.EEXIST: ("a file stands where a folder is needed", "choose another folder with --root"),
+    errno.ENOENT: ("cannot be created", "choose another folder with --root"),
     errno.ENOTDIR: ("a file stands where a folder is needed", "choose another folder with --root"),
 }
 

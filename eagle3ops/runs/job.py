@@ -96,6 +96,11 @@ class Job(ABC):
     code: ClassVar[tuple[str, ...]] = ()
     """Packages and modules (dotted) whose source its result depends on."""
 
+    @classmethod
+    def files(cls, spec: StageSpec) -> Sequence[Path]:
+        """Files outside the store that the result depends on; their content becomes part of the key."""
+        return ()
+
     @abstractmethod
     def plan(self, ctx: PlanContext) -> Plan:
         """Say what would be read, written and needed. Must not import torch."""

@@ -37,8 +37,18 @@ def stage_key(job: type[Job], pipeline: Pipeline, upstream: Mapping[str, str]) -
         "needs": {name: upstream[name] for name in job.needs},
         "code": {name: source_hash(name) for name in job.code},
         "versions": versions(),
+        "files": [_content_hash(path) for path in job.files(pipeline.stages[job.name])],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _content_hash(path: Path) -> str:
+    """SHA-256 of a file; a file that cannot be read is told apart from every content."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
 
 
 def _section(pipeline: Pipeline, name: str) -> Any:

@@ -68,7 +68,7 @@ def _run(run: RunDirectory, stage: str) -> int:
     if keys[stage] != sys.argv[3]:
         raise Eagle3opsError(
             "the source code or an installed library changed while the run was going on",
-            remedy=f"eagle3ops runs resume {run.run_id} does again what the change touches",
+            remedy=f"{run.command('resume')} does again what the change touches",
         )
     out = store.out(stage, keys[stage])
     with run.events() as events, store.working(out, lambda text: _tell(events, stage, text)):

@@ -26,6 +26,7 @@ from eagle3ops.runs.files import explain_os_error, log_line, write_json
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.keys import stage_keys, versions
 from eagle3ops.runs.leash import adopt_orphans
+from eagle3ops.runs.planning import admit, plan_stages
 from eagle3ops.runs.processes import RUN_VARIABLE, end_left_behind, identify
 from eagle3ops.runs.stage import CANCEL_GRACE_S, PARENT_VARIABLE
 from eagle3ops.runs.store import Store, Stored
@@ -158,6 +159,8 @@ class Supervisor:
         if known.done is None:
             if known.reason:
                 self._note("warn", {"text": f"not trusted, done again: {known.reason}"}, name)
+            if not self.run_dir.request().get("forced"):
+                self._admit(name, registry)
             self._run_stage(name, key)
             if self.state["stages"][name]["status"] != "done":
                 return
@@ -170,6 +173,13 @@ class Supervisor:
         else:
             self._reuse(name, known, known.done)
         self._link(name, known)
+
+    def _admit(self, name: str, registry: Registry) -> None:
+        """Refuse a stage that does not fit, now that what comes before it is done and its size is known."""
+        pipeline = load_pipeline(self.run_dir.spec_file, registry.specs())
+        cache = Path(self.run_dir.request()["cache"])
+        planned = plan_stages(pipeline, registry, self.run_dir.root, cache)
+        admit([stage for stage in planned if stage.name == name], self.run_dir.root)
 
     def _reuse(self, name: str, known: Stored, done: Mapping[str, Any]) -> None:
         """Skip a stage that is done, telling again what it found out."""
