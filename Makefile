@@ -19,7 +19,7 @@ SOURCES := eagle3ops jobs screens assets tests
 demo: $(VENV)/stamp-run
 	$(BIN)/eagle3ops --job pipeline --root demo; code=$$?; \
 	report=$$(ls -d demo/runs/*/artifacts/report/report.html 2>/dev/null | tail -n 1); \
-	if [ -n "$$report" ]; then echo "report: $(CURDIR)/$$report"; fi; \
+	if [ -n "$$report" ] && { [ $$code -eq 0 ] || [ $$code -eq 3 ]; }; then echo "report: $(CURDIR)/$$report"; fi; \
 	exit $$code
 
 test: $(VENV)/stamp-dev
