@@ -28,7 +28,11 @@ def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None)
     newest = runs[len(runs) - keep :] if keep else []
     limit = None if older_than_days is None else time.time() - older_than_days * 86400
     old = [run for run in runs if run not in newest and not run.alive() and (limit is None or _created(run) < limit)]
-    needed = {path for run in runs if run not in old for path in _needs(run)}
+    # A run whose request is lost is not listed, but nothing says that its outputs can go.
+    folders = runs_folder(root)
+    listed = {run.path for run in runs}
+    damaged = [RunDirectory(path) for path in folders.glob("*/") if path not in listed] if folders.is_dir() else []
+    needed = {path for run in [*runs, *damaged] if run not in old for path in _needs(run)}
     garbage = [Garbage("run", run.path, folder_bytes(run.path)) for run in old]
     folder = Store(root).folder
     if folder.is_dir():

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eagle3ops.errors import RequestError
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
 from eagle3ops.runs.events import read_events
 from eagle3ops.spec.yamltree import read_tree
@@ -204,7 +205,11 @@ def _outcome(run: RunDirectory) -> dict[str, Any]:
 
 
 def _flat_spec(run: RunDirectory) -> dict[str, Any]:
-    return dict(_flatten(read_tree(run.spec_file.read_bytes(), str(run.spec_file)).data, ""))
+    try:
+        text = run.spec_file.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{run.spec_file}: cannot be read: {error.strerror}", remedy="compare other runs") from error
+    return dict(_flatten(read_tree(text, str(run.spec_file)).data, ""))
 
 
 def _flatten(data: Any, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -85,3 +85,14 @@ def test_a_run_is_found_by_a_part_of_its_id_when_that_is_clear(tmp_path: Path) -
 
 def test_run_ids_are_not_given_twice() -> None:
     assert len({new_run_id("demo") for _ in range(50)}) >= 49
+
+
+def test_outputs_of_a_run_with_a_lost_request_are_kept(two_runs: Toy) -> None:
+    root = two_runs.root
+    first, second = list_runs(root)
+    (root / "runs" / first / "request.json").unlink()
+    (root / "runs" / second / "spec.yaml").unlink()
+    assert list_runs(root) == [second]
+    assert [item.path.name for item in find_garbage(root, keep=1)] == []
+    with pytest.raises(RequestError, match=r"spec\.yaml: cannot be read"):
+        diff(root, second, second)
