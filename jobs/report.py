@@ -117,7 +117,9 @@ def checks(run: RunDirectory) -> "tuple[Check, ...]":
     found = {}
     for event in run.reader().read():
         if event.kind == "verdict":
-            found[event.data["name"]] = Check(event.data["name"], event.data["passed"], event.data["reason"])
+            found[event.data["name"]] = Check(
+                event.data["name"].replace("_", " "), event.data["passed"], event.data["reason"]
+            )
     return tuple(found.values())
 
 
@@ -194,18 +196,27 @@ def wiring_tables(verdict: dict[str, Any]) -> "tuple[Table, ...]":
     """One table for the stored features and one for the engine: what each segment should hold and what it holds."""
     from eagle3ops.bench.report import Table
 
-    columns = ("segment", "trained on", "holds", "relative error", "next best", "times farther", "cosine", "verdict")
+    columns = (
+        "segment",
+        "trained on boundary",
+        "holds",
+        "relative error",
+        "next best",
+        "times farther",
+        "cosine",
+        "verdict",
+    )
     tables = []
     for side in verdict["sides"]:
         rows = tuple(
             (
                 str(segment["segment"]),
-                f"boundary {segment['trained']}",
-                f"boundary {segment['served']}",
+                str(segment["trained"]),
+                str(segment["served"]),
                 f"{segment['error']:.2e}",
-                f"boundary {segment['runner_up']}",
+                str(segment["runner_up"]),
                 f"{segment['margin']:.0f}",
-                f"{segment['cosine']:.5f}",
+                f"{segment['cosine']:.4f}",
                 "PASS" if segment["passed"] else "FAIL",
             )
             for segment in side["segments"]
