@@ -54,8 +54,8 @@ class Extract(Job):
         spec = ctx.spec
         assert isinstance(spec, ExtractSpec)
         check_layers(ctx, spec.aux_layers, "stages.extract.aux_layers")
-        tokens = planned_tokens(ctx, spec)
-        hidden = read_target_info(ctx.inputs["fetch"]).hidden_size if "fetch" in ctx.inputs else None
+        tokens = planned_tokens(ctx)
+        hidden = ctx.target_hidden_size()
         width = 2 if spec.dtype == "bfloat16" else 4
         disk = None if tokens is None or hidden is None else tokens * 4 * hidden * width
         notes = [f"4 hidden states a token in {spec.dtype}"]
@@ -111,12 +111,12 @@ class Extract(Job):
         ctx.metric("tokens", total)
 
 
-def planned_tokens(ctx: PlanContext, spec: ExtractSpec) -> int | None:
+def planned_tokens(ctx: PlanContext) -> int | None:
     """Tokens of prompts and answers: counted where generate is done, its upper bound where it is not."""
     if "generate" in ctx.inputs:
         summary = json.loads((ctx.inputs["generate"] / "summary.json").read_text(encoding="utf-8"))
         return int(summary["tokens"])
-    return ctx.plans["generate"].forecast.tokens
+    return ctx.upstream_tokens("generate")
 
 
 def extract_split(

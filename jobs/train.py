@@ -75,7 +75,7 @@ class Train(Job):
         """Positions to train: tokens by epochs by draft steps."""
         spec = ctx.spec
         assert isinstance(spec, TrainSpec)
-        tokens = ctx.plans["extract"].forecast.tokens
+        tokens = ctx.upstream_tokens("extract")
         seen = None if tokens is None else tokens * spec.epochs
         return Plan(
             inputs=("train/", "heldout/"),
