@@ -1,5 +1,6 @@
 """How are the events of a run told to a person, as lines or as progress bars?"""
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Any, Protocol, TextIO
@@ -70,11 +71,12 @@ class Lines:
         self.stream = stream
 
     def tell(self, event: Event) -> None:
-        """Write the line, if there is one."""
+        """Write the line, if there is one; a reader that has gone does not end the run."""
         text = line(event)
         if text:
-            self.stream.write(text + "\n")
-            self.stream.flush()
+            with contextlib.suppress(OSError):
+                self.stream.write(text + "\n")
+                self.stream.flush()
 
     def close(self) -> None:
         """Nothing to put back."""
