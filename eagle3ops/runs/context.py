@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.runs.events import EventLog
-from eagle3ops.runs.leash import leashed
-from eagle3ops.runs.processes import identify
+from eagle3ops.runs.family import descendants
+from eagle3ops.runs.leash import PARENT_VARIABLE, leashed
+from eagle3ops.runs.processes import ProcessId, boot_id, identify, process_table, signal_all
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.spec.models import Pipeline
 
@@ -142,18 +143,46 @@ class Context:
         try:
             yield process
         finally:
-            await asyncio.shield(_end_group(process))
+            await asyncio.shield(_end_group(process, identity))
             self._emit("process", {"role": role, "state": "ended", "pid": process.pid, "code": process.returncode})
 
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
         self.events.append(kind, data, self.stage)
 
 
-async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """End the group that `process` leads, also when the leader itself has gone already."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), TERM_GRACE_S)
-        os.killpg(process.pid, signal.SIGKILL)
+async def _end_group(process: asyncio.subprocess.Process, leader: ProcessId | None) -> None:
+    """End the group that `process` leads and everything below it, also when the leader itself has gone already."""
+    doomed = _group(process.pid, leader)
+    signal_all(doomed, signal.SIGTERM)
+    deadline = time.monotonic() + TERM_GRACE_S
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), TERM_GRACE_S)
+    while (doomed := _group(process.pid, leader) | _still(doomed)) and process.returncode is None:
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.02)
+    # What the leader left behind gets no more time: it ends with the block, as the leader did.
+    signal_all(doomed, signal.SIGKILL)
     await process.wait()
+
+
+def _still(processes: dict[int, ProcessId]) -> dict[int, ProcessId]:
+    return {pid: process for pid, process in processes.items() if identify(pid) == process}
+
+
+def _group(pid: int, leader: ProcessId | None) -> dict[int, ProcessId]:
+    """The group and session that were led by `leader`, and what is below it.
+
+    Looked for among the descendants of this run only: once the leader is gone, its number may lead another group
+    somewhere else on the machine.
+    """
+    table, boot = process_table(), boot_id()
+    lives = pid in table and leader is not None and table[pid].start == leader.start
+    if pid in table and not lives:
+        return {}
+    supervisor = os.environ.get(PARENT_VARIABLE, "")
+    ours = descendants(table, {int(supervisor)} if supervisor.isdecimal() else {os.getpid()})
+    found = {stat.pid for stat in table.values() if stat.pid in ours and pid in (stat.group, stat.session)}
+    if lives:
+        found |= {pid} | descendants(table, {pid})
+    return {pid: ProcessId(pid, table[pid].start, boot) for pid in found if table[pid].state not in "ZX"}

@@ -5,12 +5,18 @@ runs/<id>/spec.yaml        the pipeline, resolved and complete
 runs/<id>/events.jsonl     what happened
 runs/<id>/state.json       how things stand, replaced atomically
 runs/<id>/supervisor.json  which process looks after the run, with its heartbeat
+runs/<id>/intent.json      the last start that was asked for
+runs/<id>/started.jsonl    the starts that took effect
+runs/<id>/processes.json   what the run's supervisor has seen below it
 runs/<id>/logs/            raw output: supervisor.log, <stage>.log, <role>.log
 runs/<id>/artifacts/       <stage> -> its folder in the store; manifest.json with a checksum of every file
 """
 
+import errno
+import os
 import secrets
 import shlex
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +26,8 @@ from typing import Any
 from eagle3ops import locations
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.events import EventLog, EventReader, read_events
-from eagle3ops.runs.files import read_json, write_atomic, write_json
-from eagle3ops.runs.processes import is_alive
+from eagle3ops.runs.files import read_json, sync_file, sync_folder, write_atomic, write_json
+from eagle3ops.runs.processes import boot_id, is_alive
 from eagle3ops.spec.models import Pipeline
 
 BALLAST_BYTES = 256 * 1024
@@ -96,14 +102,34 @@ class RunDirectory:
         """The process that looks after the run, if it has ever been started."""
         return read_json(self.path / "supervisor.json")
 
+    def intent(self) -> dict[str, Any] | None:
+        """The last start that was asked for: token, who asked, the process that was spawned."""
+        return read_json(self.path / "intent.json")
+
+    def living(self) -> dict[str, Any] | None:
+        """The process that looks after the run now, or is about to."""
+        candidates = (self.supervisor(), (self.intent() or {}).get("process"))
+        return next((found for found in candidates if isinstance(found, dict) and is_alive(found)), None)
+
     def alive(self) -> bool:
-        """Does a supervisor look after the run now?"""
-        return is_alive(self.supervisor())
+        """Does a supervisor look after the run now, or is one starting?"""
+        return self.living() is not None
 
     def status(self) -> str:
         """The status, corrected for a supervisor that died without a word: `running` becomes `interrupted`."""
         status = str(self.state().get("status", "created"))
         return "interrupted" if status in ("created", "running") and not self.alive() else status
+
+    def interruption(self) -> str | None:
+        """Why the run is interrupted, in words; None when it is not."""
+        if self.status() != "interrupted":
+            return None
+        last = self.supervisor() or (self.intent() or {}).get("process")
+        if not isinstance(last, dict):
+            return "interrupted: it was created and never started"
+        if last.get("boot") != boot_id():
+            return "interrupted: the host was rebooted since"
+        return f"interrupted: its supervisor (pid {last.get('pid')}) was killed"
 
     def events(self) -> EventLog:
         """The log, for writing."""
@@ -147,8 +173,10 @@ def create_run(
     cache: Path,
     source: str,
     forced: bool = False,
+    run_id: str | None = None,
+    key: str | None = None,
 ) -> RunDirectory:
-    """Make the folder of a new run; nothing is started.
+    """Make the folder of a new run, which appears whole or not at all; nothing is started.
 
     Args:
         root: folder of runs and stage outputs.
@@ -159,31 +187,45 @@ def create_run(
         cache: the user's cache folder.
         source: where the pipeline came from, for people.
         forced: go on although a forecast says that a stage does not fit.
+        run_id: its id; by default a new one.
+        key: digest of the key of the order.
+
+    Raises:
+        FileExistsError: there is a run with that id.
     """
-    runs_folder(root).mkdir(parents=True, exist_ok=True)
-    while True:
-        run = RunDirectory(runs_folder(root) / new_run_id(pipeline.name))
-        try:
-            run.path.mkdir()
-            break
-        except FileExistsError:
-            continue
-    run.logs.mkdir()
-    run.artifacts.mkdir()
-    run.fill_ballast()
-    write_atomic(run.spec_file, spec_text)
-    write_json(
-        run.path / "request.json",
-        {
-            "run_id": run.run_id,
-            "job": job,
-            "stages": list(stages),
-            "cache": str(cache),
-            "source": source,
-            "forced": forced,
-            "created": round(time.time(), 3),
-        },
-    )
+    folder = runs_folder(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = RunDirectory(folder / (run_id or new_run_id(pipeline.name)))
+    if run.path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(run.path))
+    # Named by the key as well: what a killed attempt left is found again by the next one, and by nobody else.
+    making = RunDirectory(folder / f".{run.run_id}-{(key or secrets.token_hex(8))[:16]}.new")
+    shutil.rmtree(making.path, ignore_errors=True)
+    request = {
+        "run_id": run.run_id,
+        "job": job,
+        "stages": list(stages),
+        "cache": str(cache),
+        "source": source,
+        "forced": forced,
+        "created": round(time.time(), 3),
+    }
+    try:
+        making.path.mkdir()
+        making.logs.mkdir()
+        making.artifacts.mkdir()
+        making.fill_ballast()
+        write_atomic(making.spec_file, spec_text, sync=False)
+        write_json(making.path / "request.json", request | ({"key": key} if key else {}), sync=False)
+        for path in (making.spec_file, making.path / "request.json", making.path):
+            sync_file(path)
+        making.path.rename(run.path)
+    except OSError as error:
+        shutil.rmtree(making.path, ignore_errors=True)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(run.path)) from error
+        raise
+    sync_folder(folder)
     return run
 
 
@@ -211,4 +253,8 @@ def list_runs(root: Path) -> list[str]:
     folder = runs_folder(root)
     if not folder.is_dir():
         return []
-    return sorted(entry.name for entry in folder.iterdir() if (entry / "request.json").is_file())
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if not entry.name.startswith(".") and (entry / "request.json").is_file()
+    )

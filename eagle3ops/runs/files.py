@@ -40,7 +40,12 @@ def log_line(text: str) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make renames within `folder` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Flush what was written to `path` to the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

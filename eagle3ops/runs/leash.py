@@ -10,6 +10,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
+PARENT_VARIABLE = "EAGLE3OPS_SUPERVISOR"
+"""Tells a stage the number of the process that looks after it."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -21,14 +21,12 @@ from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.files import explain_os_error, log_line
 from eagle3ops.runs.job import Job, Registry, load_registry
 from eagle3ops.runs.keys import stage_keys
-from eagle3ops.runs.leash import die_with_parent
+from eagle3ops.runs.leash import PARENT_VARIABLE, die_with_parent
 from eagle3ops.runs.store import DONE, Store
 from eagle3ops.spec.load import load_pipeline
 
 CANCEL_GRACE_S = 10.0
 """How long a stage may take to end after SIGTERM; a thread deep in a computation is not waited for longer."""
-
-PARENT_VARIABLE = "EAGLE3OPS_SUPERVISOR"
 
 
 def main() -> int:

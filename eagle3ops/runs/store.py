@@ -7,7 +7,6 @@ ROOT/stages/<job>-<...>.lock                        held by the process that wor
 
 import fcntl
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.runs.context import Findings
-from eagle3ops.runs.files import read_json, write_json
+from eagle3ops.runs.files import read_json, sync_file, write_json
 from eagle3ops.runs.job import Job
 
 CHECKSUM_LIMIT = 64 << 20
@@ -104,7 +103,7 @@ class Store:
         for path in sorted(out.rglob("*")):
             if path.is_symlink() or not path.is_file() or path.name == DONE:
                 continue
-            _flush(path)
+            sync_file(path)
             size = path.stat().st_size
             checksum = file_hash(path) if size <= CHECKSUM_LIMIT else None
             files.append({"path": path.relative_to(out).as_posix(), "bytes": size, "sha256": checksum})
@@ -172,11 +171,3 @@ def remove(out: Path) -> bool:
         (out / DONE).unlink(missing_ok=True)
         shutil.rmtree(out)
         return True
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

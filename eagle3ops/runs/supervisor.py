@@ -1,4 +1,4 @@
-"""Who looks after a run? One detached process: `python -m eagle3ops.runs.supervisor RUN_DIR`.
+"""Who looks after a run? One detached process: `python -m eagle3ops.runs.supervisor RUN_DIR TOKEN`.
 
 It runs the stages in order, each as a process of its own, skips what is done, forwards SIGTERM and SIGINT, records how
 each stage ended, and leaves nothing running behind. It needs no terminal and no parent. Its exit code is the run's.
@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -20,45 +19,41 @@ from types import FrameType
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError, ExitCode
+from eagle3ops.runs.attempt import Attempt, cause_of, signal_name
 from eagle3ops.runs.directory import RunDirectory
-from eagle3ops.runs.events import EventLog, read_events
+from eagle3ops.runs.events import EventLog
+from eagle3ops.runs.family import end_left_behind, left_behind, remember, tree
 from eagle3ops.runs.files import explain_os_error, log_line, write_json
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.keys import stage_keys, versions
-from eagle3ops.runs.leash import adopt_orphans
+from eagle3ops.runs.leash import PARENT_VARIABLE, adopt_orphans
 from eagle3ops.runs.planning import admit, plan_stages
-from eagle3ops.runs.processes import RUN_VARIABLE, end_left_behind, identify
-from eagle3ops.runs.stage import CANCEL_GRACE_S, PARENT_VARIABLE
+from eagle3ops.runs.processes import RUN_VARIABLE, ProcessId, identify
+from eagle3ops.runs.starts import take_effect
 from eagle3ops.runs.store import Store, Stored
 from eagle3ops.spec.load import load_pipeline
 
 HEARTBEAT_S = 2.0
-POLL_S = 0.05
+
+OOM_SCORE = -500
+"""Of the supervisor, which is small and without which nobody says how the run ended."""
 
 
 class AlreadyRunning(Eagle3opsError):
     """Another supervisor looks after the run."""
 
 
-def launch(run: RunDirectory) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a run, detached: in a session of its own, with its output in the run's logs."""
-    with (run.logs / "supervisor.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "eagle3ops.runs.supervisor", str(run.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, PARENT_VARIABLE)},
-        )
-
-
 def main() -> int:
-    """Look after the run named on the command line."""
-    run = RunDirectory(Path(sys.argv[1]).absolute())
+    """Look after the run named on the command line, if the start named there has not been made before."""
+    run, token = RunDirectory(Path(sys.argv[1]).absolute()), sys.argv[2]
+    supervisor = Supervisor(run)
+    supervisor.listen()
     try:
         with _alone(run):
-            return Supervisor(run).run()
+            if not take_effect(run, token):
+                log_line("this start was made before; nothing to do")
+                return ExitCode.DONE
+            return supervisor.run()
     except AlreadyRunning as error:
         log_line(str(error))
         return ExitCode.DONE
@@ -89,14 +84,22 @@ class Supervisor:
         self.state: dict[str, Any] = {}
         self._events: EventLog | None = None
         self._last_beat = 0.0
+        self._seen: set[ProcessId] = set()
+        self._oom_score = ""
+
+    def listen(self) -> None:
+        """Take signals: SIGTERM and SIGINT cancel the run, SIGHUP (a logout) does nothing."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        # A handler and not SIG_IGN, which the stages and what they start would inherit.
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
     def run(self) -> int:
         """Run all stages; returns the run's exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
         adopt_orphans()
-        end_left_behind(self.run_dir.path)
+        self._oom_score = _spare_this_process()
         self._beat()
+        end_left_behind(self.run_dir.path, reap=True)
         with contextlib.suppress(OSError):
             self.run_dir.fill_ballast()
         with self.run_dir.events() as self._events:
@@ -113,7 +116,7 @@ class Supervisor:
                 log = self.run_dir.logs / "supervisor.log"
                 code = self._end(ExitCode.FAILED, "failed", cause, f"the traceback is in {log}")
             finally:
-                end_left_behind(self.run_dir.path)
+                self._wind_down()
                 with contextlib.suppress(OSError):
                     self.run_dir.drop_ballast()
             return code
@@ -145,7 +148,7 @@ class Supervisor:
                 self._stage(name, keys[name], registry, store)
             status = self.state["stages"][name]
             if self.stop_signal is not None and status["status"] not in ("done", "reused"):
-                return self._end(ExitCode.INTERRUPTED, "cancelled", f"cancelled by {_signal_name(self.stop_signal)}")
+                return self._end(ExitCode.INTERRUPTED, "cancelled", f"cancelled by {signal_name(self.stop_signal)}")
             if status["status"] == "failed":
                 return self._end(status["exit_code"], "failed", f"{name}: {status['error']}", status.get("remedy"))
         failed = sorted(f"{stage}/{name}" for (stage, name), passed in self.verdicts.items() if not passed)
@@ -195,7 +198,6 @@ class Supervisor:
     def _run_stage(self, name: str, key: str) -> None:
         """Run one stage as a process of its own and record how it ended."""
         seq = self._set(name, "running", started=round(time.time(), 3))
-        log = self.run_dir.logs / f"{name}.log"
         environment = os.environ | {
             RUN_VARIABLE: str(self.run_dir.path),
             PARENT_VARIABLE: str(os.getpid()),
@@ -203,73 +205,28 @@ class Supervisor:
             # OpenMP's threads spin while they wait; beside any other load that costs a stage most of its speed.
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         }
-        began = time.monotonic()
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "eagle3ops.runs.stage", str(self.run_dir.path), name, key],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
-        status, usage = self._wait(process)
-        end_left_behind(self.run_dir.path)
-        code = os.waitstatus_to_exitcode(status)
-        facts: dict[str, Any] = {
-            "ended": round(time.time(), 3),
-            "seconds": round(time.monotonic() - began, 3),
-            "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3),
-            "max_memory_bytes": usage.ru_maxrss * (1024 if sys.platform == "linux" else 1),
-        }
-        if code == 0:
-            self._set(name, "done", exit_code=0, **facts)
+        attempt = Attempt(self.run_dir, name, key, environment, self._oom_score)
+        ending = attempt.wait(stopped=lambda: self.stop_signal is not None, beat=self._beat_when_due)
+        self._end_family(name)
+        if ending.code == 0:
+            self._set(name, "done", exit_code=0, **ending.facts)
         elif self.stop_signal is not None:
-            self._set(name, "cancelled", exit_code=int(ExitCode.INTERRUPTED), **facts)
+            self._set(name, "cancelled", exit_code=int(ExitCode.INTERRUPTED), **ending.facts)
         else:
-            self._set(name, "failed", **self._cause(name, code, seq, log), **facts)
+            self._set(name, "failed", **ending.facts, **cause_of(self.run_dir, name, ending.code, seq))
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> tuple[int, Any]:
-        """Wait for the stage, beating meanwhile; on a stop signal: SIGTERM, grace, SIGKILL."""
-        stopped_at: float | None = None
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                process.returncode = os.waitstatus_to_exitcode(status)
-                return status, usage
-            now = time.monotonic()
-            if self.stop_signal is not None and stopped_at is None:
-                stopped_at = now
-                _signal_group(process.pid, signal.SIGTERM)
-            elif stopped_at is not None and now - stopped_at > CANCEL_GRACE_S + 2:
-                _signal_group(process.pid, signal.SIGKILL)
-            if now - self._last_beat > HEARTBEAT_S:
-                with contextlib.suppress(OSError):
-                    self._beat()
-            time.sleep(POLL_S)
+    def _end_family(self, name: str | None = None) -> None:
+        """End whatever is left of the run, and name what cannot be ended."""
+        end_left_behind(self.run_dir.path, reap=True)
+        rest = left_behind(self.run_dir.path)
+        if rest:
+            numbers = ", ".join(map(str, rest))
+            self._note("warn", {"text": f"cannot be ended (inside a call to the system): process {numbers}"}, name)
 
-    def _cause(self, name: str, code: int, seq: int, log: Path) -> dict[str, Any]:
-        """Why a stage failed: what it said itself, or the signal that ended it."""
-        said = [
-            event.data
-            for event in read_events(self.run_dir.events_file, after=seq)
-            if event.kind == "error" and event.stage == name
-        ]
-        if said:
-            last = said[-1]
-            return {
-                "exit_code": last.get("exit_code", 1),
-                "error": last.get("message", ""),
-                "remedy": last.get("remedy"),
-                "log": str(log),
-            }
-        if code < 0:
-            hint = " (out of memory, or someone's kill -9)" if -code == signal.SIGKILL else ""
-            cause = {"signal": _signal_name(-code), "error": f"ended by {_signal_name(-code)}{hint}", "exit_code": 1}
-        else:
-            said_last = _last_line(log)
-            cause = {"error": f"ended with exit code {code}{': ' + said_last if said_last else ''}", "exit_code": 1}
-        return cause | {"remedy": f"see {log}", "log": str(log)}
+    def _wind_down(self) -> None:
+        """Nothing of the run is left when its last word is said."""
+        with contextlib.suppress(OSError):
+            self._end_family()
 
     def _link(self, name: str, known: Stored) -> None:
         """Show the stage's folder among the run's artifacts, and its files in the manifest."""
@@ -299,6 +256,7 @@ class Supervisor:
         """The run's last word; tried again without the reserve when the disk is full."""
         if cause:
             log_line(cause)
+        self._wind_down()
         self.state.update(status=status, exit_code=int(code), ended=round(time.time(), 3), cause=cause, remedy=remedy)
         try:
             self._note("run", {"status": status, "exit_code": int(code), "cause": cause, "remedy": remedy})
@@ -321,12 +279,35 @@ class Supervisor:
     def _save(self) -> None:
         write_json(self.run_dir.path / "state.json", self.state)
 
+    def _beat_when_due(self) -> None:
+        if time.monotonic() - self._last_beat > HEARTBEAT_S:
+            with contextlib.suppress(OSError):
+                self._beat()
+
     def _beat(self) -> None:
-        """Say who looks after the run, and that it is alive."""
+        """Say who looks after the run, that it is alive, and what it has below it."""
         self._last_beat = time.monotonic()
         me = identify(os.getpid())
         data = (asdict(me) if me else {"pid": os.getpid()}) | {"heartbeat": round(time.time(), 3)}
         write_json(self.run_dir.path / "supervisor.json", data, sync=False)
+        seen = set(tree().values())
+        if seen != self._seen:
+            remember(self.run_dir.path, seen)
+            self._seen = seen
+
+
+def _spare_this_process() -> str:
+    """Ask the kernel to end others first when memory runs out; returns the score that children are to have.
+
+    Empty where that is not allowed: then everything stays as it is.
+    """
+    path = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        before = path.read_text().strip()
+        if int(before) > OOM_SCORE:
+            path.write_text(str(OOM_SCORE))
+            return before
+    return ""
 
 
 def _files(out: Path) -> list[Any]:
@@ -334,26 +315,6 @@ def _files(out: Path) -> list[Any]:
     from eagle3ops.runs.store import DONE
 
     return list((read_json(out / DONE) or {}).get("files", []))
-
-
-def _last_line(log: Path) -> str:
-    with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
-        lines = [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip()[:300] if lines else ""
-    return ""
-
-
-def _signal_group(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 if __name__ == "__main__":

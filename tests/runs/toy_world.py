@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
-from eagle3ops.runs.processes import left_behind
+from eagle3ops.runs.family import left_behind
 
 PIPELINE = "schema: 1\nname: toy\ntarget: {model: none}\n"
 
