@@ -4,7 +4,7 @@ Everything but argument parsing is imported where it is used, so that `--version
 """
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
 from collections.abc import Sequence
 
 from eagle3ops import __version__
@@ -23,6 +23,9 @@ def build_parser() -> ArgumentParser:
     common = ArgumentParser(add_help=False)
     common.add_argument("--root", metavar="DIR", default=SUPPRESS, help="folder of runs and stage outputs")
     common.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
+    common.add_argument(
+        "--host", metavar="HOST", default=SUPPRESS, help="local, a name from `hosts list`, or ssh://user@host:port"
+    )
     settings = ArgumentParser(add_help=False)
     settings.add_argument("--set", metavar="KEY=VALUE", action="append", default=SUPPRESS, help="override one setting")
     early = ArgumentParser(add_help=False)
@@ -41,7 +44,9 @@ def build_parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"eagle3ops {__version__}")
     parser.add_argument("--job", metavar="NAME", help="run a job without the console")
     parser.add_argument("--spec", metavar="FILE", help="pipeline file, or the name of a bundled one (demo)")
-    parser.add_argument("--host", metavar="HOST", help="where to run (local)")
+    parser.add_argument(
+        "--key", metavar="KEY", help="start at most one run for this key; again, it is followed, not started anew"
+    )
     parser.add_argument("--detach", action="store_true", help="start the run and do not follow it")
     parser.add_argument("--yes", action="store_true", help="start although the forecast says that it does not fit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -79,7 +84,69 @@ def build_parser() -> ArgumentParser:
     gc.add_argument("--keep", type=_count, metavar="N", default=20, help="keep the newest N runs (20)")
     gc.add_argument("--older-than", type=_days, metavar="DAYS", help="delete only what is older, in days")
     gc.add_argument("--yes", dest="gc_yes", action="store_true", help="delete; without it only say what would go")
+    _add_hosts(commands, common)
+    commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
+    _add_telemetry(commands, common)
+    agent = commands.add_parser("agent", description="The far end of a console: reads requests, answers, streams.")
+    agent.add_argument("--root", metavar="DIR", default=SUPPRESS, help="folder of runs and stage outputs")
     return parser
+
+
+def _add_hosts(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
+    json = ArgumentParser(add_help=False)
+    json.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
+    hosts = commands.add_parser("hosts", help="the machines that runs may live on")
+    of_hosts = hosts.add_subparsers(dest="hosts_command", metavar="COMMAND", required=True)
+    add = of_hosts.add_parser("add", parents=[json], help="remember a host under a name")
+    add.add_argument("name")
+    add.add_argument("address", help="ssh://user@host:port, or a host of ~/.ssh/config")
+    add.add_argument("--python", metavar="FILE", help="the Python there that has eagle3ops")
+    add.add_argument("--root", dest="host_root", metavar="DIR", help="folder of runs and stage outputs there")
+    of_hosts.add_parser("list", parents=[json], help="all remembered hosts")
+    for name, text in (
+        ("test", "connect, and say step by step what works"),
+        ("remove", "forget a host; nothing on it is touched"),
+        ("trust", "show the fingerprint of a host's key and trust it from now on"),
+        ("install", "put eagle3ops into an environment of its own there"),
+    ):
+        command = of_hosts.add_parser(name, parents=[json], help=text)
+        command.add_argument("name", help="a name from `hosts list`, or ssh://user@host:port")
+        if name == "trust":
+            command.add_argument(
+                "--fingerprint", metavar="SHA256:...", help="trust this key and no other, without asking"
+            )
+        if name == "install":
+            command.add_argument("--extra", action="append", default=[], metavar="NAME", help="train, gguf, sglang, ...")
+            command.add_argument("--yes", dest="install_yes", action="store_true", help="do not ask")
+
+
+def _add_telemetry(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
+    telemetry = commands.add_parser("telemetry", help="GPUs, processes, disks and pressure: look, record, play back")
+    of_telemetry = telemetry.add_subparsers(dest="telemetry_command", metavar="COMMAND", required=True)
+    of_telemetry.add_parser("show", parents=[common], help="one look at this machine")
+    record = of_telemetry.add_parser("record", parents=[common], help="write samples to a file, as JSON lines")
+    record.add_argument("file", help="where to; .gz is compressed")
+    record.add_argument("--hz", type=_rate, default=2.0, metavar="N", help="samples a second (2)")
+    record.add_argument("--seconds", type=_seconds, metavar="S", help="how long; without it until interrupted")
+    record.add_argument(
+        "--pid", type=_count, action="append", default=[], metavar="PID", help="also this process and what it started"
+    )
+    play = of_telemetry.add_parser("play", parents=[common], help="show what a file holds")
+    play.add_argument("file")
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not 0.01 <= value <= 100:
+        raise ValueError("out of range")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e8:
+        raise ValueError("out of range")
+    return value
 
 
 def _count(text: str) -> int:
@@ -137,32 +204,55 @@ def _keep_traceback() -> str:
 def _dispatch(args: Namespace) -> int:
     root = getattr(args, "root", None)
     json = getattr(args, "json", False)
+    host = getattr(args, "host", None)
     overrides = getattr(args, "set", [])
     if args.command is not None:
         _refuse_job_options(args)
+        return _command(args, root, host, overrides, json=json)
+    if args.job is None:
+        return _console(args, root, host)
+    from eagle3ops.headless import Asked, run_job
+
+    return run_job(Asked(args.job, args.spec, args.early_set, host, root, json, args.detach, args.yes, args.key))
+
+
+def _command(args: Namespace, root: str | None, host: str | None, overrides: Sequence[str], *, json: bool) -> int:
     if args.command == "runs":
         from eagle3ops import run_commands
 
-        return run_commands.runs(args, root, json=json)
+        return run_commands.runs(args, root, host, json=json)
     if args.command in ("plan", "spec"):
         from eagle3ops import run_commands
 
-        return run_commands.plan_or_spec(args, root, overrides, json=json)
-    if args.job is None:
-        return _console(args, root)
-    from eagle3ops.headless import Asked, run_job
+        return run_commands.plan_or_spec(args, root, host, overrides, json=json)
+    if args.command == "hosts":
+        from eagle3ops import host_commands
 
-    return run_job(Asked(args.job, args.spec, args.early_set, args.host, root, json, args.detach, args.yes))
+        return host_commands.hosts(args, json=json)
+    if args.command == "doctor":
+        from eagle3ops import doctor_command
+
+        args.doctor_host = host
+        return doctor_command.doctor(args, root, json=json)
+    if args.command == "telemetry":
+        from eagle3ops import telemetry_commands
+
+        return telemetry_commands.telemetry(args, json=json)
+    from eagle3ops.hosts import agent
+
+    return agent.main(root)
 
 
 def _refuse_job_options(args: Namespace) -> None:
     """Options of `--job` that stand before a command would be dropped without a word."""
-    for option in ("job", "spec", "host", "detach", "yes"):
+    for option in ("job", "spec", "key", "detach", "yes"):
         if getattr(args, option, None):
             raise RequestError(
                 f"--{option} belongs to --job NAME, not to the command `{args.command}`",
                 remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
             )
+    if getattr(args, "host", None) and args.command in ("spec", "hosts", "telemetry", "agent"):
+        raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:
         raise RequestError(
             f"--set stands before the command `{args.command}`",
@@ -170,8 +260,8 @@ def _refuse_job_options(args: Namespace) -> None:
         )
 
 
-def _console(args: Namespace, root: str | None) -> int:
-    for option in ("spec", "early_set", "json", "host", "detach", "yes"):
+def _console(args: Namespace, root: str | None, host: str | None) -> int:
+    for option in ("spec", "early_set", "json", "key", "detach", "yes"):
         if getattr(args, option, None):
             sys.stderr.write(f"eagle3ops: --{option.removeprefix('early_')} needs --job NAME or a command\n")
             return ExitCode.BAD_REQUEST
@@ -182,10 +272,8 @@ def _console(args: Namespace, root: str | None) -> int:
         return ExitCode.BAD_REQUEST
     from importlib import import_module
 
-    from eagle3ops import locations
-
     # Looked up at run time: the console is the only room that knows the terminal.
-    return int(import_module("eagle3ops.screens.app").main(locations.root(root)) or 0)
+    return int(import_module("eagle3ops.screens.app").main(root, host or "local") or 0)
 
 
 if __name__ == "__main__":

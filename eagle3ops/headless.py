@@ -1,7 +1,6 @@
 """How does a job run without the console? Create a run, start its supervisor, follow its events, say how it ended."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -11,19 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from uuid import uuid4
 
 from eagle3ops import locations
-from eagle3ops.errors import Eagle3opsError, ExitCode, Refused, RequestError
-from eagle3ops.narration import Bars, Json, Lines, Narrator, plain
-from eagle3ops.runs.directory import RunDirectory, create_run
-from eagle3ops.runs.events import Event
-from eagle3ops.runs.files import explain_os_error
+from eagle3ops.errors import ExitCode, RequestError
+from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import Registry, load_registry
-from eagle3ops.runs.planning import StagePlan, admit, choose, free_bytes, plan_stages
-from eagle3ops.runs.processes import is_alive
-from eagle3ops.runs.supervisor import launch
+from eagle3ops.runs.orders import Order, Started, cancel, place, resume
+from eagle3ops.runs.planning import free_bytes
 from eagle3ops.spec.load import dump_pipeline, load_pipeline, parse_pipeline, require_known_names
 from eagle3ops.spec.models import Pipeline
+from eagle3ops.story import Ending, Story, narrator, say
 
 POLL_S = 0.1
 DEFAULT_PIPELINE = "demo"
@@ -41,6 +38,8 @@ class Asked:
     json: bool = False
     detach: bool = False
     yes: bool = False
+    key: str | None = None
+    """Idempotency key; without one, every call is a run of its own."""
 
 
 def bundled() -> dict[str, Any]:
@@ -67,80 +66,54 @@ def read_pipeline(spec: str | None, registry: Registry, overrides: Sequence[str]
     return load_pipeline(path, specs, overrides), str(path.absolute())
 
 
-def require_local(host: str) -> None:
-    """Refuse a host that is not this one."""
-    if host != "local":
-        raise RequestError(f"unknown host {host!r}", remedy="use --host local, which is the default")
-
-
 def run_job(asked: Asked) -> int:
     """Carry out `eagle3ops --job NAME`; returns the exit code."""
     registry = load_registry()
     require_known_names([asked.job], ["pipeline", *registry.names()], "job")
     pipeline, source = read_pipeline(asked.spec, registry, asked.overrides)
-    require_local(asked.host or pipeline.host)
-    root, cache = locations.root(asked.root), locations.cache()
+    host, key = asked.host or pipeline.host, asked.key or uuid4().hex
+    if host != "local":
+        from eagle3ops import remote
+
+        return remote.run_job(host, pipeline, source, asked, key)
+    root = locations.root(asked.root)
     locations.require_writable(root)
-    stages = choose(plan_stages(pipeline, registry, root, cache), registry, asked.job)
-    if not asked.yes:
-        admit(stages, root)
-    run = _create(root, pipeline, asked, stages, cache, source)
-    return start(run, json=asked.json, detach=asked.detach)
-
-
-def _create(
-    root: Path, pipeline: Pipeline, asked: Asked, stages: Sequence[StagePlan], cache: Path, source: str
-) -> RunDirectory:
-    try:
-        return create_run(
-            root,
-            pipeline,
+    started = place(
+        Order(
             job=asked.job,
-            forced=asked.yes,
-            stages=[stage.name for stage in stages],
             spec_text=dump_pipeline(pipeline),
-            cache=cache,
             source=source,
+            root=root,
+            cache=locations.cache(),
+            forced=asked.yes,
+            key=key,
         )
-    except OSError as error:
-        raise explain_os_error(error) or error from error
+    )
+    return attend(started, json=asked.json, detach=asked.detach)
 
 
-def resume(run: RunDirectory, *, json: bool, detach: bool, yes: bool = False) -> int:
-    """Take a run up again where it stopped."""
-    run.request()
-    if run.alive():
-        raise Refused(f"{run.run_id} is running", remedy=run.command("follow"))
-    locations.require_writable(run.path)
-    registry = load_registry()
-    pipeline = load_pipeline(run.spec_file, registry.specs())
-    wanted = set(run.request()["stages"])
-    planned = plan_stages(pipeline, registry, run.root, Path(run.request()["cache"]))
-    if yes:
-        run.force()
-    elif not run.request().get("forced"):
-        admit([stage for stage in planned if stage.name in wanted], run.root)
-    return start(run, json=json, detach=detach)
+def take_up_again(run: RunDirectory, *, json: bool, detach: bool, yes: bool = False) -> int:
+    """Go on with a run where it stopped."""
+    return attend(resume(run, token=uuid4().hex, forced=yes), json=json, detach=detach)
 
 
-def start(run: RunDirectory, *, json: bool, detach: bool) -> int:
-    """Start the supervisor and follow the run to its end, or only to its start with `detach`."""
-    after = run.last_seq()
-    try:
-        process = launch(run)
-    except OSError as error:
-        raise explain_os_error(error, run.path) or error from error
-    follower = Follower(run, after, process, json=json)
+def attend(started: Started, *, json: bool, detach: bool) -> int:
+    """Follow a run to its end, or only to its start with `detach`."""
+    run, process = started.run, started.process
+    if not started.fresh:
+        say(f"{run.run_id} was started for this key before; nothing is started anew")
+    follower = Follower(run, started.after if started.fresh else 0, process, json=json)
     if not detach:
         return follower.follow()
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and not run.alive() and process.poll() is None:
+    while process is not None and time.monotonic() < deadline and not run.alive() and process.poll() is None:
         time.sleep(POLL_S)
-    sys.stderr.write(f"run {run.run_id}\n  follow it: {run.command('follow')}\n")
+    say(f"run {run.run_id}\n  follow it: {run.command('follow')}")
     if json:
         for event in follower.reader.read():
             sys.stdout.write(event.line() + "\n")
-    return ExitCode.DONE if process.poll() in (None, 0) else _code(process.returncode)
+    status = None if process is None else process.poll()
+    return ExitCode.DONE if status in (None, 0) else _code(status)
 
 
 def follow(run: RunDirectory, *, json: bool) -> int:
@@ -165,15 +138,8 @@ class Follower:
         self.reader = run.reader(after)
         self.cancels = cancels
         self.interrupted = 0
-        self.last: Event | None = None
-        self.verdicts: dict[tuple[str, str], Event] = {}
-        self.narrator: Narrator
-        if json:
-            self.narrator = Json(sys.stdout)
-        elif sys.stderr.isatty():
-            self.narrator = Bars()
-        else:
-            self.narrator = Lines(sys.stderr)
+        self.hung_up = False
+        self.story = Story(narrator(json=json), run.command)
 
     def follow(self) -> int:
         """Until the end; returns the exit code."""
@@ -185,81 +151,48 @@ class Follower:
             while True:
                 over = not self._alive()
                 for event in self.reader.read():
-                    self._take(event)
-                if over or self.interrupted > 1:
+                    self.story.take(event)
+                if over or self.hung_up or self.interrupted > 1:
                     break
                 if self.interrupted > told:
                     told = self.interrupted
                     if not self.cancels:
                         break
-                    self._say("cancelling; once more to leave at once")
+                    say("cancelling; once more to leave at once")
                     self._cancel()
                 time.sleep(POLL_S)
         finally:
-            self.narrator.close()
+            self.story.narrator.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self._summary()
+        return self.story.conclude(self._ending(), self.run.run_id, str(self.run.path), self.run.state())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.interrupted += 1
+        # A terminal that goes away is no wish to end the run.
+        self.hung_up = self.hung_up or number == signal.SIGHUP
+        self.interrupted += number != signal.SIGHUP
 
     def _cancel(self) -> None:
-        if self.process is None:
-            cancel(self.run)
-        elif self.process.poll() is None:
-            # Also before it has written down who it is.
+        # Also before it has written down who it is.
+        if not cancel(self.run) and self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
     def _alive(self) -> bool:
-        if self.process is not None:
-            return self.process.poll() is None
+        if self.process is not None and self.process.poll() is None:
+            return True
         return self.run.alive()
 
-    def _take(self, event: Event) -> None:
-        if event.kind == "run":
-            self.last = event
-        elif event.kind == "verdict":
-            self.verdicts[event.stage or "", str(event.data.get("name"))] = event
-        self.narrator.tell(event)
-
-    def _say(self, text: str) -> None:
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-
-    def _summary(self) -> int:
-        """Say how it ended on standard error; returns the exit code."""
-        code, cause, remedy = self._outcome()
-        for (stage, name), event in self.verdicts.items():
-            word = "PASS" if event.data.get("passed") else "FAIL"
-            self._say(f"{word}  {stage}/{name}: {plain(event.data.get('reason', ''))}")
-        if cause:
-            self._say(f"{self.run.run_id}: {plain(cause)}")
-        if remedy:
-            self._say(f"  -> {plain(remedy)}")
-        self._say(f"run {self.run.run_id} in {self.run.path}")
-        if code == ExitCode.BAD_REQUEST:
-            self._say("  the request itself has to change: start a new run with it put right")
-        elif code not in (ExitCode.DONE, ExitCode.VERDICT_FAIL):
-            self._say(f"  take it up again: {self.run.command('resume')}")
-        elif self.run.artifacts.is_dir():
-            for link in sorted(self.run.artifacts.iterdir()):
-                if link.is_symlink():
-                    self._say(f"  {link.name}: {link.resolve()}")
-        return code
-
-    def _outcome(self) -> tuple[int, str | None, str | None]:
-        """Exit code, cause and remedy, from the last event, or from what is left when there is none."""
-        if self.last is not None and self.last.data.get("status") != "running":
-            data = self.last.data
-            code = int(data.get("exit_code", 1))
-            return (ExitCode.INTERRUPTED if self.interrupted else code), data.get("cause"), data.get("remedy")
+    def _ending(self) -> Ending:
+        """From the last event, or from what is left when there is none."""
+        ending = self.story.ended()
+        if ending is not None:
+            return Ending(ExitCode.INTERRUPTED, ending.cause, ending.remedy) if self.interrupted else ending
+        if self.hung_up or (self.interrupted and not self.cancels):
+            return Ending(ExitCode.INTERRUPTED, "no longer followed; the run goes on")
         if self.interrupted:
-            if not self.cancels:
-                return ExitCode.INTERRUPTED, "no longer followed; the run goes on", None
-            return ExitCode.INTERRUPTED, "left before the run had ended", None
+            return Ending(ExitCode.INTERRUPTED, "left before the run had ended")
         status = self.process.returncode if self.process is not None else None
-        return _code(status), self._last_words(status), None
+        return Ending(_code(status), self._last_words(status))
 
     def _last_words(self, status: int | None) -> str:
         """Why there is no last event: a full disk, or a supervisor that was killed."""
@@ -278,15 +211,3 @@ class Follower:
 def _code(status: int | None) -> int:
     """Exit code for a supervisor without a last word."""
     return status if status is not None and status > 0 else ExitCode.FAILED
-
-
-def cancel(run: RunDirectory) -> bool:
-    """Ask the run's supervisor to end it; False when there is none."""
-    supervisor = run.supervisor()
-    if supervisor is None or not is_alive(supervisor):
-        return False
-    try:
-        os.kill(int(supervisor["pid"]), signal.SIGTERM)
-    except OSError as error:
-        raise Eagle3opsError(f"{run.run_id} cannot be cancelled: {error.strerror}") from error
-    return True

@@ -11,13 +11,14 @@ from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.errors import ExitCode, Refused, RequestError
-from eagle3ops.headless import cancel, follow, read_pipeline, require_local, resume
+from eagle3ops.headless import follow, read_pipeline, take_up_again
 from eagle3ops.narration import plain
 from eagle3ops.runs.directory import find_run
 from eagle3ops.runs.files import explain_os_error
 from eagle3ops.runs.gc import collect, find_garbage
 from eagle3ops.runs.job import load_registry
 from eagle3ops.runs.ledger import Ledger, diff, show
+from eagle3ops.runs.orders import cancel
 from eagle3ops.runs.planning import (
     StagePlan,
     admit,
@@ -49,7 +50,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def plan_or_spec(args: Namespace, root: str | None, overrides: Sequence[str], *, json: bool) -> int:
+def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides: Sequence[str], *, json: bool) -> int:
     """`eagle3ops plan` and `eagle3ops spec schema|check`."""
     registry = load_registry()
     if args.command == "spec" and args.spec_command == "schema":
@@ -64,7 +65,6 @@ def plan_or_spec(args: Namespace, root: str | None, overrides: Sequence[str], *,
             sys.stderr.write(f"{source}: right\n")
         return ExitCode.DONE
     require_known_names([args.plan_job], ["pipeline", *registry.names()], "job")
-    require_local(pipeline.host)
     where = locations.root(root)
     planned = plan_stages(pipeline, registry, where, locations.cache())
     stages = choose(planned, registry, args.plan_job)
@@ -124,7 +124,7 @@ def _forecast(forecast: Any) -> list[str]:
     ]
 
 
-def runs(args: Namespace, root: str | None, *, json: bool) -> int:
+def runs(args: Namespace, root: str | None, host: str | None, *, json: bool) -> int:
     """`eagle3ops runs ...`."""
     where = locations.root(root)
     command = args.runs_command
@@ -140,7 +140,7 @@ def runs(args: Namespace, root: str | None, *, json: bool) -> int:
     if command == "follow":
         return follow(run, json=json)
     if command == "resume":
-        return resume(run, json=json, detach=args.resume_detach, yes=args.resume_yes)
+        return take_up_again(run, json=json, detach=args.resume_detach, yes=args.resume_yes)
     if not cancel(run):
         raise RequestError(f"{run.run_id} is not running; it is {run.status()}")
     deadline = time.monotonic() + CANCEL_WAIT_S
