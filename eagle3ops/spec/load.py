@@ -84,7 +84,7 @@ def parse_pipeline(
         # By way of JSON, so that strictness lets lists be tuples and whole numbers be numbers, but nothing else.
         checked = model.model_validate_json(json.dumps(tree.data), strict=True)
     except ValidationError as error:
-        raise _spec_error(error, tree, model) from error
+        raise spec_error(error, tree, model) from error
     made = {name: getattr(checked.stages, name) for name in specs}
     return Pipeline.model_construct(
         **{name: getattr(checked, name) for name in Pipeline.model_fields} | {"stages": made}
@@ -155,7 +155,7 @@ def _refuse_secrets(data: Any, path: KeyPath, tree: Tree) -> None:
             _refuse_secrets(item, (*path, number), tree)
 
 
-def _spec_error(error: ValidationError, tree: Tree, model: type[BaseModel]) -> SpecError:
+def spec_error(error: ValidationError, tree: Tree, model: type[BaseModel]) -> SpecError:
     """Put the first problem into words that say where, what was expected and what was found."""
     problems = error.errors(include_url=False)
     # A misspelt key also leaves a required one missing: name the cause, not the consequence.

@@ -1,0 +1,151 @@
+"""How is an agent started behind any login shell, and what stood in the way when it was not?
+
+The remote command is the one word `sh`, which every shell understands alike. Its first line of standard input is a
+script that looks for a Python with eagle3ops and becomes the agent. Nothing else is sent until the agent has said
+hello: a shell that reads ahead would swallow it. What the script finds out otherwise it says in one line of JSON.
+"""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from eagle3ops.errors import RequestError
+
+COMMAND = "sh"
+ENVIRONMENT = ".local/share/eagle3ops/env"
+"""Where `hosts install` puts its own environment, below the home folder."""
+MINIMUM = (3, 11)
+HELLO = b'{"agent":"eagle3ops"'
+FAILED = b'{"eagle3ops-bootstrap":'
+
+# Exit codes of the probe: 0 good, 10 too old, 11 no eagle3ops. The working folder is no place to import from.
+_PROBE = (
+    "import sys; sys.path[:]=[p for p in sys.path if p]\n"
+    "sys.version_info<(3,11) and sys.exit(10)\n"
+    "import importlib.util as u; sys.exit(0 if u.find_spec('eagle3ops') else 11)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why there is no agent, in words."""
+
+    what: str
+    remedy: str
+
+
+def quote(text: str) -> str:
+    """One word for a POSIX shell; a leading ~/ stays the home folder.
+
+    Raises:
+        RequestError: a NUL or a line break, which no quoting helps against on one line.
+    """
+    if any(character in text for character in "\0\n\r"):
+        raise RequestError(f"{text!r}: a line break or NUL cannot be sent to a host", remedy="use a plain path")
+    if text == "~":
+        return '"$HOME"'
+    if text.startswith("~/"):
+        return '"$HOME"/' + shlex.quote(text[2:])
+    return shlex.quote(text)
+
+
+def script(python: str | None = None, root: str | None = None) -> bytes:
+    """The line that becomes the agent, with its newline.
+
+    Args:
+        python: the only interpreter to try; None tries the usual places.
+        root: passed on to the agent; None leaves it the host's usual root.
+    """
+    arguments = "agent" + (f" --root {quote(root)}" if root is not None else "")
+    # The probe is one line of shell and several of Python: printf makes the line breaks.
+    probe = shlex.quote(_PROBE.replace("\n", "\\n"))
+    attempt = (
+        f't() {{ p=$(command -v "$1" 2>/dev/null) && [ -x "$p" ] || return 0; "$p" -c "$P" </dev/null >/dev/null 2>&1; '
+        f'r=$?; [ $r -eq 0 ] && exec "$p" -P -m eagle3ops {arguments}; '
+        'v=$("$p" -c "import sys; print(\\"%d.%d.%d\\" % sys.version_info[:3])" </dev/null 2>/dev/null); '
+        'f="$f$p ${v:-?} $r;"; }'
+    )
+    if python is not None:
+        tries = f"t {quote(python)}"
+    else:
+        installed = quote("~/" + str(PurePosixPath(ENVIRONMENT) / "bin" / "python"))
+        tries = (
+            f"t {installed}; "
+            'e=$(command -v eagle3ops 2>/dev/null) && [ -x "$e" ] && "$e" --version </dev/null >/dev/null 2>&1 && '
+            f'exec "$e" {arguments}; '
+            "for n in python3 python3.14 python3.13 python3.12 python3.11; do t $n; done"
+        )
+    say = 'printf \'{"eagle3ops-bootstrap":1,"found":"%s"}\\n\' "$f"'
+    line = f'PATH="$PATH:$HOME/.local/bin"; P=$(printf {probe}); f=; {attempt}; {tries}; {say}; exit 78'
+    return line.encode() + b"\n"
+
+
+def parse_failure(line: bytes) -> str | None:
+    """What the script found, from its line; None when the line is another one."""
+    if not line.startswith(FAILED) or len(line) > 1 << 16:
+        return None
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    found = said.get("found") if isinstance(said, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def explain_failure(found: str, host: str, python: str | None) -> Absent:
+    """Put what the script found into words.
+
+    Args:
+        found: `PATH VERSION CODE;` for every interpreter that was tried.
+        host: what a person calls the host.
+        python: the interpreter that hosts.yaml names, or None.
+    """
+    tried: dict[str, tuple[str, str]] = {}
+    for item in found.split(";"):
+        match = re.fullmatch(r"(.+) (\S+) (\d{1,3})", item)
+        if match:
+            tried.setdefault(_clean(match[1]), (_clean(match[2]), match[3]))
+    install = f"install it: eagle3ops hosts install {host}"
+    wanted = ".".join(str(part) for part in MINIMUM)
+    if not tried:
+        if python is not None:
+            return Absent(
+                f"{host}: {python}, named by hosts.yaml, is not there or not executable", "mend python: there"
+            )
+        return Absent(
+            f"{host} has no Python", f"install Python {wanted} or later on it, then: eagle3ops hosts install {host}"
+        )
+    without = [path for path, (_, code) in tried.items() if code == "11"]
+    if without:
+        path = without[0]
+        return Absent(f"{host}: {path} ({tried[path][0]}) is there, eagle3ops is not", install)
+    shown = ", ".join(f"{path} ({version})" for path, (version, _) in tried.items())
+    if all(code == "10" for _, code in tried.values()):
+        return Absent(f"{host}: Python {wanted} or later is needed; found {shown}", f"install it there, then {install}")
+    return Absent(f"{host}: no Python works there; tried {shown}", f"look at it: ssh {host} {next(iter(tried))} -V")
+
+
+def explain_exit(host: str, status: int | None, signal: str | None, words: str) -> Absent:
+    """Why a login shell ended, or a `sh` did, before there was an agent."""
+    said = f": {_clean(words[-300:])}" if words.strip() else ""
+    if re.search(r"not (currently )?available|nologin|account is (locked|disabled)", words, re.IGNORECASE):
+        return Absent(
+            f"{host}: this account may not log in{said}", "use another user, or give this one a shell: chsh -s /bin/sh"
+        )
+    if status == 127:
+        return Absent(f"{host}: no sh on the PATH of its login shell{said}", "mend PATH in the shell's start-up files")
+    if status == 126:
+        return Absent(f"{host}: its login shell may not start sh{said}", "a restricted shell needs sh on its list")
+    if signal is not None:
+        return Absent(f"{host}: its login shell was ended by SIG{signal}{said}", "try again; look at the host's log")
+    how = f"with exit code {status}" if status is not None else "without a word"
+    return Absent(
+        f"{host}: its login shell ended {how} before an agent could start{said}",
+        f"log in by hand and look: ssh {host} sh -c true; start-up files must not exit or read standard input",
+    )
+
+
+def _clean(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -1,0 +1,425 @@
+"""How is a host reached over SSH? Through every jump with its key checked by us, to an agent that said hello."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import asyncssh
+
+from eagle3ops.errors import HostUnreachable
+from eagle3ops.hosts import bootstrap
+from eagle3ops.hosts.known_hosts import KnownHosts, read_all
+from eagle3ops.hosts.prompts import NoPrompts, Prompts
+from eagle3ops.hosts.registry import Host, own_known_hosts
+from eagle3ops.hosts.ssh_auth import TRIES, Login, Secrets, gather, unlock
+from eagle3ops.hosts.ssh_config import Endpoint, chain
+from eagle3ops.hosts.ssh_errors import explain, key_error, login_refused, timed_out
+from eagle3ops.hosts.transport import ConnectionRefusedForGood
+
+READ_BYTES = 1 << 16
+MAX_BANNER = 1 << 20
+MAX_WORDS = 1 << 14
+CLOSE_S = 2.0
+_HELLO = re.compile(rb'\{"agent":\s*"eagle3ops"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long to wait, in seconds."""
+
+    connect: float = 20.0
+    login: float = 30.0
+    dialog: float = 180.0
+    """For a login during which a person answers the server's questions."""
+    start: float = 60.0
+    """From logged in to the agent's hello."""
+    keepalive: float = 15.0
+    keepalive_misses: int = 4
+
+
+class Connection:
+    """A logged-in connection, and those of the jumps below it."""
+
+    def __init__(self, hops: list[tuple[Endpoint, asyncssh.SSHClientConnection]]) -> None:
+        self.hops = hops
+
+    @property
+    def ssh(self) -> asyncssh.SSHClientConnection:
+        """The connection to the host itself: for SFTP, or for a command of one's own."""
+        return self.hops[-1][1]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.hops[-1][0]
+
+    async def close(self) -> None:
+        """Hang up, politely for two seconds and then anyway."""
+        for _, connection in reversed(self.hops):
+            connection.close()
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await connection.wait_closed()
+            except (TimeoutError, OSError, asyncssh.Error):
+                connection.abort()
+
+    async def __aenter__(self) -> "Connection":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class SshTransport:
+    """A host that SSH reaches. Keeps unlocked keys and typed passwords in memory, so that a reconnect asks nothing."""
+
+    def __init__(self, host: Host, prompts: Prompts | None = None, *, limits: Limits | None = None) -> None:
+        self.host = host
+        self.name = host.name
+        self.prompts: Prompts = prompts or NoPrompts()
+        self.limits = limits or Limits()
+        self.secrets = Secrets()
+
+    async def connect(self) -> Connection:
+        """Log in, jump by jump.
+
+        Raises:
+            HostUnreachable: not now.
+            ConnectionRefusedForGood: a host key, a login, or the SSH configuration has to be put right first.
+        """
+        made: list[tuple[Endpoint, asyncssh.SSHClientConnection]] = []
+        try:
+            for endpoint in await asyncio.to_thread(chain, self.host.address):
+                via = made[-1] if made else None
+                made.append((endpoint, await self._log_in(endpoint, via)))
+        except BaseException:
+            await Connection(made).close()
+            raise
+        return Connection(made)
+
+    async def open(self) -> "SshChannel":
+        """Start an agent; returns once it has said hello, with that line still to be read."""
+        connection = await self.connect()
+        try:
+            channel = await self._start(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return channel
+
+    async def _start(self, connection: Connection) -> "SshChannel":
+        try:
+            # encoding=None: bytes; agent and X11 forwarding are off on the connection.
+            process = await connection.ssh.create_process(bootstrap.COMMAND, encoding=None, request_pty=False)
+        except asyncssh.ChannelOpenError as error:
+            raise HostUnreachable(
+                f"{self.name}: logged in, but no session could be opened: {error.reason}",
+                remedy="too many sessions at once (MaxSessions)? Try again",
+            ) from error
+        except (asyncssh.Error, OSError) as error:
+            raise explain(error, self.name, connection.endpoint, via=None) from error
+        channel = SshChannel(connection, process)
+        try:
+            await channel.write(bootstrap.script(self.host.python, self.host.root))
+            async with asyncio.timeout(self.limits.start):
+                failure = await channel.until_hello()
+        except TimeoutError:
+            said = channel.last_words()
+            await channel.close()
+            raise HostUnreachable(
+                f"{self.name}: logged in, but no agent answered within {self.limits.start:g} s"
+                + (f": {said}" if said else ""),
+                remedy=f"do its start-up files wait for something? Try: ssh {connection.endpoint.asked} sh -c true",
+            ) from None
+        except OSError:
+            failure = channel.last_words()
+        except BaseException:
+            await channel.close()
+            raise
+        if failure is None:
+            return channel
+        try:
+            raise await self._explain_start(channel, failure)
+        finally:
+            await channel.close()
+
+    async def _explain_start(self, channel: "SshChannel", failure: str) -> HostUnreachable:
+        """Why the agent did not come up."""
+        if channel.lost is not None:
+            return HostUnreachable(
+                f"{self.name}: the connection was lost while the agent was being started ({channel.lost})",
+                remedy="try again",
+            )
+        found = next(
+            (said for line in failure.splitlines() if (said := bootstrap.parse_failure(line.encode())) is not None),
+            None,
+        )
+        if found is not None:
+            absent = bootstrap.explain_failure(found, self.name, self.host.python)
+        else:
+            absent = bootstrap.explain_exit(self.name, channel.status, channel.signal, f"{failure} {channel.errors()}")
+        return ConnectionRefusedForGood(absent.what, remedy=absent.remedy)
+
+    def known_hosts(self, endpoint: Endpoint) -> KnownHosts:
+        """Every line that counts for an endpoint, with our own file's."""
+        return read_all([*endpoint.known_hosts, own_known_hosts()])
+
+    async def _log_in(
+        self, endpoint: Endpoint, via: tuple[Endpoint, asyncssh.SSHClientConnection] | None
+    ) -> asyncssh.SSHClientConnection:
+        known = await asyncio.to_thread(self.known_hosts, endpoint)
+        asked_passwords = 0
+        patient = False
+        while True:
+            offer = await gather(endpoint, self.secrets)
+            login = Login(endpoint, offer, self.secrets, self.prompts, patient=patient)
+            try:
+                return await self._attempt(endpoint, via, known, login)
+            except asyncssh.HostKeyNotVerifiable as error:
+                raise key_error(self.name, endpoint, known, login.shown_key, own_known_hosts(), error.reason) from error
+            except (asyncssh.PermissionDenied, _TooManyTries) as error:
+                refused: Exception = error
+            finally:
+                offer.close()
+            tried = list(offer.tried)
+            if offer.locked or (offer.blind and not login.password_used and not patient):
+                for path in dict.fromkeys(offer.locked or offer.blind):
+                    await unlock(path, endpoint, self.secrets, self.prompts)
+                continue
+            if login.password_used:
+                tried.append("a password")
+            if login.declined:
+                raise login_refused(
+                    endpoint, [*tried, "the server's questions, unanswered"], offer.skipped
+                ) from refused
+            if login.dialog_wanted and not patient:
+                patient = True
+                continue
+            if patient or not (login.password_wanted or login.password_used) or asked_passwords >= TRIES:
+                self.secrets.passwords.pop(str(endpoint), None)
+                raise login_refused(endpoint, tried, offer.skipped) from refused
+            wrong = "wrong; " if self.secrets.passwords.pop(str(endpoint), None) is not None else ""
+            answer = await self.prompts.secret(f"{wrong}password of {endpoint}")
+            asked_passwords += 1
+            if answer is None:
+                raise login_refused(endpoint, tried, offer.skipped) from refused
+            self.secrets.passwords[str(endpoint)] = answer
+
+    async def _attempt(
+        self,
+        endpoint: Endpoint,
+        via: tuple[Endpoint, asyncssh.SSHClientConnection] | None,
+        known: KnownHosts,
+        login: Login,
+    ) -> asyncssh.SSHClientConnection:
+        where = f"{endpoint.host} port {endpoint.port}"
+        before = via[0] if via else None
+        login_s = self.limits.dialog if login.patient else self.limits.login
+        try:
+            async with asyncio.timeout(self.limits.connect) as clock:
+                attempt = asyncio.create_task(self._connect(endpoint, via, known, login, login_s))
+                made = asyncio.create_task(login.made.wait())
+                try:
+                    await asyncio.wait({attempt, made}, return_when=asyncio.FIRST_COMPLETED)
+                    clock.reschedule(asyncio.get_running_loop().time() + login_s)
+                    return await attempt
+                finally:
+                    await _end(made)
+                    await _end(attempt)
+        except TimeoutError as error:
+            if login.made.is_set():
+                raise HostUnreachable(
+                    f"{where}: answers, but did not let in within {login_s:g} s",
+                    remedy="the host is overloaded, or its DNS or directory service hangs; try again later",
+                ) from error
+            raise timed_out(where, self.limits.connect) from error
+        except (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied):
+            raise
+        except asyncssh.ConnectionLost as error:
+            if "Login timeout" in error.reason:
+                raise HostUnreachable(
+                    f"{where}: answers, but did not let in within {login_s:g} s",
+                    remedy="the host is overloaded, or its DNS or directory service hangs; try again later",
+                ) from error
+            raise explain(error, self.name, endpoint, via=before) from error
+        except asyncssh.DisconnectError as error:
+            if "too many authentication failures" in error.reason.lower():
+                login.offer.skipped.append("the rest: the server hangs up after too many keys (set IdentitiesOnly yes)")
+                raise _TooManyTries from error
+            raise explain(error, self.name, endpoint, via=before) from error
+        except (asyncssh.Error, OSError) as error:
+            raise explain(error, self.name, endpoint, via=before) from error
+        except ValueError as error:
+            raise ConnectionRefusedForGood(
+                f"{where}: the SSH configuration cannot be used: {error}", remedy="mend it in ~/.ssh/config"
+            ) from error
+
+    async def _connect(
+        self,
+        endpoint: Endpoint,
+        via: tuple[Endpoint, asyncssh.SSHClientConnection] | None,
+        known: KnownHosts,
+        login: Login,
+        login_s: float,
+    ) -> asyncssh.SSHClientConnection:
+        proxy: dict[str, object] = {} if via is None else {"proxy_command": None}
+        return await asyncssh.connect(
+            endpoint.asked,
+            endpoint.port,
+            username=endpoint.user,
+            # Never the configuration's own ProxyJump: asyncssh would go through it without our checks.
+            tunnel=via[1] if via else None,
+            config=list(endpoint.config),
+            known_hosts=_trust(endpoint, known),
+            server_host_key_algs=() if endpoint.host_key_algorithms else _algorithms(endpoint, known),
+            x509_trusted_certs=None,
+            client_factory=lambda: login,
+            # All keys come from `login`, in our order and with our words for them.
+            client_keys=None,
+            agent_forwarding=False,
+            x11_forwarding=False,
+            # GSSAPI key exchange would replace the check of the host key by Kerberos.
+            gss_host=None,
+            gss_kex=False,
+            gss_auth=False,
+            host_based_auth=False,
+            connect_timeout=None,
+            login_timeout=login_s,
+            keepalive_interval=self.limits.keepalive,
+            keepalive_count_max=self.limits.keepalive_misses,
+            **proxy,
+        )
+
+
+class _TooManyTries(Exception):
+    """The server hung up after too many keys."""
+
+
+async def _end(task: "asyncio.Task[object]") -> None:
+    if not task.done():
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Exception):  # its outcome was taken, or is of no interest
+        await task
+
+
+def _trust(
+    endpoint: Endpoint, known: KnownHosts
+) -> Callable[[str, str, int | None], tuple[list[asyncssh.SSHKey], ...]]:
+    """What asyncssh asks instead of reading files: the keys on record for the endpoint, by our own matching.
+
+    Revoked keys are left out of the trusted ones too. Never None, which would switch the check off.
+    """
+    revoked = [line.key for line in known.about(endpoint.names, "revoked")]
+    trusted = [line.key for line in known.about(endpoint.names, "") if line.key not in revoked]
+    authorities = [line.key for line in known.about(endpoint.names, "cert-authority")]
+    return lambda host, addr, port: (trusted, authorities, revoked)
+
+
+def _algorithms(endpoint: Endpoint, known: KnownHosts) -> list[str]:
+    """Key types on record first, then the others: a host with another key must show it, or it looks broken."""
+    from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
+
+    plain = [name.decode() for name in get_default_public_key_algs()]
+    certified = [name.decode() for name in get_default_certificate_algs()]
+    on_record = [name.decode() for line in known.about(endpoint.names, "") for name in line.key.sig_algorithms]
+    has_authority = bool(known.about(endpoint.names, "cert-authority"))
+    wanted = [*(certified if has_authority else []), *on_record, *plain]
+    return list(dict.fromkeys(name for name in wanted if name in plain or name in certified))
+
+
+class SshChannel:
+    """An agent's standard input and output behind SSH."""
+
+    def __init__(self, connection: Connection, process: "asyncssh.SSHClientProcess[bytes]") -> None:
+        self.connection = connection
+        self.process = process
+        self.lost: str | None = None
+        """Why the connection ended, when it was not the agent that did."""
+        self._ahead = b""
+        self._errors = bytearray()
+        self._closed = False
+        self._listener = asyncio.create_task(self._listen())
+
+    @property
+    def status(self) -> int | None:
+        """Exit code of the remote command, once known."""
+        return self.process.exit_status if self.process.exit_status is None or self.process.exit_status >= 0 else None
+
+    @property
+    def signal(self) -> str | None:
+        """The signal that ended the remote command, without SIG."""
+        ended_by = self.process.exit_signal
+        return ended_by[0] if ended_by else None
+
+    async def until_hello(self) -> str | None:
+        """Wait for the agent's first line and leave it to be read; what came instead when there will be none."""
+        seen = b""
+        while True:
+            data = await self.read()
+            if not data:
+                with contextlib.suppress(TimeoutError, asyncssh.Error, OSError):
+                    async with asyncio.timeout(CLOSE_S):
+                        await self.process.wait_closed()
+                        await self._listener
+                return seen[-MAX_WORDS:].decode("utf-8", errors="replace")
+            seen += data
+            found = _HELLO.search(seen)
+            if found:
+                self._ahead = seen[found.start() :]
+                return None
+            if len(seen) > MAX_BANNER:
+                return "it printed more than a megabyte and no agent"
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the end."""
+        if self._ahead:
+            data, self._ahead = self._ahead, b""
+            return data
+        try:
+            return await self.process.stdout.read(READ_BYTES)
+        except (asyncssh.Error, OSError) as error:
+            self.lost = getattr(error, "reason", None) or str(error)
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """Send all of it."""
+        try:
+            self.process.stdin.write(data)
+            await self.process.stdin.drain()
+        except asyncssh.Error as error:
+            self.lost = error.reason
+            raise ConnectionResetError(error.reason) from error
+
+    async def close(self) -> None:
+        """Hang up; the agent sees the end of its input."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError, asyncssh.Error):
+            self.process.stdin.write_eof()
+        self.process.close()
+        await self.connection.close()
+        await _end(self._listener)
+
+    def errors(self) -> str:
+        """The end of standard error."""
+        return self._errors.decode("utf-8", errors="replace").strip()
+
+    def last_words(self) -> str:
+        """Standard error's end, and how it ended if it has."""
+        words = [self.errors()]
+        if self.lost is not None:
+            words.append(self.lost)
+        elif self.signal is not None:
+            words.append(f"ended by SIG{self.signal}")
+        elif self.status:
+            words.append(f"exit code {self.status}")
+        return "; ".join(word for word in words if word)
+
+    async def _listen(self) -> None:
+        """Drain standard error, so that nothing on the host waits for us."""
+        with contextlib.suppress(asyncssh.Error, OSError):
+            while data := await self.process.stderr.read(READ_BYTES):
+                self._errors += data
+                del self._errors[:-MAX_WORDS]
