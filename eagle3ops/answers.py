@@ -39,13 +39,22 @@ def read_answers(path: Path) -> list[AnswerRow]:
     Raises:
         Eagle3opsError: the file is missing, empty, or a line is not a row; the line is named.
     """
-    try:
-        rows = list(_rows(path))
-    except OSError as error:
-        raise Eagle3opsError(f"{path}: cannot be read: {error.strerror}", remedy="run the generate job") from error
+    rows = list(iter_answers(path))
     if not rows:
         raise Eagle3opsError(f"{path}: holds no answers", remedy="see quarantine.jsonl beside it for the reasons")
     return rows
+
+
+def iter_answers(path: Path) -> Iterator[AnswerRow]:
+    """The rows of `answers.jsonl` one by one, where not all of them need to be in memory.
+
+    Raises:
+        Eagle3opsError: the file is missing, or a line is not a row; the line is named.
+    """
+    try:
+        yield from _rows(path)
+    except OSError as error:
+        raise Eagle3opsError(f"{path}: cannot be read: {error.strerror}", remedy="run the generate job") from error
 
 
 def _rows(path: Path) -> Iterator[AnswerRow]:

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from eagle3ops.answers import AnswerRow, read_answers
+from eagle3ops.answers import AnswerRow, Split, read_answers
 from eagle3ops.engines.footprint import check_layers, engine_forecast
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.jobs.multiplex import QUOTA_FILE, Sizes, measure, outlook
 from eagle3ops.runs.context import Context
+from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
+from eagle3ops.runs.planning import human_bytes
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
+from eagle3ops.spec.sizes import Size
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
@@ -33,18 +37,23 @@ class ExtractSpec(StageSpec):
     max_tokens: int = Field(default=2048, ge=8)
     """Longer rows are cut here."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    quota: Size | None = None
+    """Most disk for hidden states, as `200 GiB`. Where they need more, train extracts them part by part."""
 
 
 class Extract(Job):
-    """Feature shards under `train/` and `heldout/`."""
+    """Feature shards under `train/` and `heldout/`; with a quota that is too small for both, under `heldout/` only."""
 
     name: ClassVar[str] = "extract"
     Spec: ClassVar[type[StageSpec]] = ExtractSpec
     needs: ClassVar[tuple[str, ...]] = ("fetch", "generate")
     reads: ClassVar[tuple[str, ...]] = ("target", "engine")
+    uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.extract",
+        "eagle3ops.jobs.multiplex",
         "eagle3ops.answers",
+        "eagle3ops.eagle3.space",
         "eagle3ops.features",
         "eagle3ops.engines.reference.model",
     )
@@ -59,11 +68,23 @@ class Extract(Job):
         width = 2 if spec.dtype == "bfloat16" else 4
         disk = None if tokens is None or hidden is None else tokens * 4 * hidden * width
         notes = [f"4 hidden states a token in {spec.dtype}"]
+        outputs: tuple[str, ...] = ("train/", "heldout/")
         if hidden is None:
             notes.append("bytes are known once fetch has run")
+        if spec.quota is not None:
+            ahead = outlook(ctx, spec, tokens)
+            if ahead is None:
+                disk = spec.quota
+                notes.append(f"at most the quota of {human_bytes(spec.quota)}")
+            elif ahead.turns:
+                disk, outputs = min(ahead.heldout, spec.quota), ("heldout/", QUOTA_FILE)
+                notes.append(
+                    f"all hidden states would take {human_bytes(ahead.disk)}, the quota is {human_bytes(spec.quota)}: "
+                    "the held-out rows here, the others in turns of extract and train"
+                )
         return Plan(
             inputs=("answers.jsonl",),
-            outputs=("train/", "heldout/"),
+            outputs=outputs,
             forecast=engine_forecast(
                 ctx, rows=spec.rows_per_batch, length=512, tokens=tokens, disk_bytes=disk, notes=tuple(notes)
             ),
@@ -74,22 +95,19 @@ class Extract(Job):
         await asyncio.to_thread(self._extract, ctx)
 
     def _extract(self, ctx: Context) -> None:
-        from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
-        from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
-
         spec = ctx.spec
         assert isinstance(spec, ExtractSpec)
         info = read_target_info(ctx.inputs["fetch"])
         answers = read_answers(ctx.inputs["generate"] / "answers.jsonl")
-        if spec.aux_layers is None:
-            layers = AuxLayers.default(info.num_layers)
-        else:
-            layers = resolve_layers(spec.aux_layers, info.num_layers, "stages.extract.aux_layers")
-        engine = ctx.pipeline.engine
-        target = Target.load(info.path, pick_dtype(engine.dtype), pick_device(engine.device))
-        total = sum(min(spec.max_tokens, len(row.prompt_ids) + len(row.output_ids)) for row in answers)
+        splits: tuple[Split, ...] = ("heldout", "train")
+        if spec.quota is not None and not self._fits(ctx, spec):
+            splits = ("heldout",)
+        target, layers = load_target(ctx, spec)
+        total = sum(
+            min(spec.max_tokens, len(row.prompt_ids) + len(row.output_ids)) for row in answers if row.split in splits
+        )
         done = 0
-        for split in ("heldout", "train"):
+        for split in splits:
             rows = [row for row in answers if row.split == split]
 
             def advance(tokens: int) -> None:
@@ -110,6 +128,50 @@ class Extract(Job):
             ctx.artifact(ctx.out / split, note=f"hidden states of {len(rows)} {split} rows, {layers}")
         ctx.metric("tokens", total)
 
+    def _fits(self, ctx: Context, spec: ExtractSpec) -> bool:
+        """Whether all hidden states fit the quota; where not, leave the figures and make sure that turns are possible.
+
+        Raises:
+            RequestError: the quota is too small for the rows of one training step.
+        """
+        from eagle3ops.jobs.train import survey_of
+
+        assert spec.quota is not None
+        sizes = measure_rows(ctx, spec)
+        if sizes.total <= spec.quota:
+            ctx.info(f"the hidden states take {human_bytes(sizes.total)} of the quota of {human_bytes(spec.quota)}")
+            return True
+        turns = survey_of(ctx, spec, sizes).turns
+        write_json(
+            ctx.out / QUOTA_FILE,
+            {"quota": spec.quota, "heldout_bytes": sizes.heldout, "train_bytes": sizes.train, "tokens": sizes.tokens},
+        )
+        ctx.info(
+            f"the hidden states would take {human_bytes(sizes.total)}, more than the quota of "
+            f"{human_bytes(spec.quota)}: extract and train will take {len(turns)} turns"
+        )
+        return False
+
+
+def measure_rows(ctx: Context, spec: ExtractSpec) -> Sizes:
+    """What the hidden states of this pipeline's answers would take."""
+    hidden = read_target_info(ctx.inputs["fetch"]).hidden_size
+    return measure(ctx.inputs["generate"] / "answers.jsonl", spec, hidden)
+
+
+def load_target(ctx: Context, spec: ExtractSpec) -> "tuple[Target, AuxLayers]":
+    """The target on its device, and the layers whose states are kept."""
+    from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
+    from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
+
+    info = read_target_info(ctx.inputs["fetch"])
+    if spec.aux_layers is None:
+        layers = AuxLayers.default(info.num_layers)
+    else:
+        layers = resolve_layers(spec.aux_layers, info.num_layers, "stages.extract.aux_layers")
+    engine = ctx.pipeline.engine
+    return Target.load(info.path, pick_dtype(engine.dtype), pick_device(engine.device)), layers
+
 
 def planned_tokens(ctx: PlanContext) -> int | None:
     """Tokens of prompts and answers: counted where generate is done, its upper bound where it is not."""
@@ -129,13 +191,18 @@ def extract_split(
     fingerprint: str,
     advance: Callable[[int], None],
     warn: Callable[[str], None],
+    skip_unsound: bool = False,
 ) -> None:
     """Write the shards of one split; a shard that verifies is kept, a torn one is named and made again.
+
+    Args:
+        skip_unsound: a shard without a sound row is left out instead of ending the stage.
 
     Raises:
         Eagle3opsError: the split has no rows, or a hidden state is not finite.
     """
     from eagle3ops.features import FeatureHeader, FeatureWriter
+    from eagle3ops.features.format import NoSoundRow
 
     if not rows:
         raise Eagle3opsError(
@@ -148,7 +215,7 @@ def extract_split(
         dtype=spec.dtype,
         final_state="pre_norm",
     )
-    writer = FeatureWriter(folder, header)
+    writer = FeatureWriter(folder, header, keep_damaged=spec.quota is None)
     kept = writer.verified()
     for problem in writer.problems:
         warn(f"{folder.name}: {problem}; it is extracted again")
@@ -156,9 +223,15 @@ def extract_split(
         name = f"{first // spec.rows_per_shard:05d}"
         chunk = rows[first : first + spec.rows_per_shard]
         if name not in kept:
-            record = writer.write_shard(name, features_of(target, layers, chunk, spec))
-            for bad in record.dropped:
-                warn(f"{folder.name}: row {bad.id} is left out: {bad.reason}")
+            try:
+                record = writer.write_shard(name, features_of(target, layers, chunk, spec))
+            except NoSoundRow as error:
+                if not skip_unsound:
+                    raise
+                warn(f"{folder.name}: {error.what}")
+            else:
+                for bad in record.dropped:
+                    warn(f"{folder.name}: row {bad.id} is left out: {bad.reason}")
         advance(sum(min(spec.max_tokens, len(row.prompt_ids) + len(row.output_ids)) for row in chunk))
 
 

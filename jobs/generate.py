@@ -67,6 +67,7 @@ class Generate(Job):
     Spec: ClassVar[type[StageSpec]] = GenerateSpec
     needs: ClassVar[tuple[str, ...]] = ("fetch",)
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
+    uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.generate",
         "eagle3ops.answers",
@@ -305,6 +306,7 @@ def finish(ctx: Context, rows: Sequence[AnswerRow], quarantine: Sequence[dict[st
     reasons = Counter(row.finish_reason for row in rows)
     summary: dict[str, Any] = {
         "rows": dict(counts),
+        "splits": {split: _extent([row for row in rows if row.split == split]) for split in counts},
         "prompt_tokens": sum(len(row.prompt_ids) for row in rows),
         "tokens": sum(len(row.prompt_ids) + len(row.output_ids) for row in rows),
         "output_tokens": sum(map(len, outputs)),
@@ -320,3 +322,9 @@ def finish(ctx: Context, rows: Sequence[AnswerRow], quarantine: Sequence[dict[st
     ctx.metric("tokens", summary["output_tokens"])
     for name in ("truncated", "distinct_bigrams", "thinking_tokens"):
         ctx.metric(name, float(summary[name]))
+
+
+def _extent(rows: Sequence[AnswerRow]) -> dict[str, int]:
+    """Tokens of prompts and answers, for those who plan for their hidden states."""
+    lengths = [len(row.prompt_ids) + len(row.output_ids) for row in rows]
+    return {"tokens": sum(lengths), "longest": max(lengths)}

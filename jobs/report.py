@@ -254,7 +254,7 @@ def facts(
     from eagle3ops.bench.report import Table
 
     engine = ctx.pipeline.engine
-    extracted = loaded(ctx.inputs["extract"] / "train" / "header.json")
+    extracted = loaded(ctx.inputs["extract"] / "heldout" / "header.json")
     target = (
         ("model", info.name),
         ("source", info.source),

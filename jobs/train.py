@@ -1,21 +1,31 @@
 """train: teach a drafter on stored hidden states, export it, and predict the accept length it will be served with."""
 
 import asyncio
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from eagle3ops.jobs.alternate import last_values, take_turns
+from eagle3ops.jobs.extract import Extract, ExtractSpec, measure_rows
+from eagle3ops.jobs.multiplex import QUOTA_FILE, Sizes, Survey, outlook, survey
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
-from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext, load_registry
+from eagle3ops.runs.keys import stage_keys
 from eagle3ops.spec.base import StageSpec
+from eagle3ops.spec.models import Pipeline
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
     from eagle3ops.eagle3.target_head import TargetHead
+    from eagle3ops.eagle3.train_config import TrainConfig
     from eagle3ops.features import FeatureRow
+
+PREDICTION = "prediction.json"
 
 
 class TrainSpec(StageSpec):
@@ -61,9 +71,16 @@ class Train(Job):
 
     name: ClassVar[str] = "train"
     Spec: ClassVar[type[StageSpec]] = TrainSpec
-    needs: ClassVar[tuple[str, ...]] = ("fetch", "extract")
+    needs: ClassVar[tuple[str, ...]] = ("fetch", "generate", "extract")
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
-    code: ClassVar[tuple[str, ...]] = ("eagle3ops.jobs.train", "eagle3ops.eagle3", "eagle3ops.features")
+    uses_gpu: ClassVar[bool] = True
+    code: ClassVar[tuple[str, ...]] = (
+        "eagle3ops.jobs.train",
+        "eagle3ops.jobs.alternate",
+        "eagle3ops.jobs.phase",
+        *Extract.code,
+        "eagle3ops.eagle3",
+    )
 
     @classmethod
     def files(cls, spec: StageSpec) -> list[Path]:
@@ -77,19 +94,40 @@ class Train(Job):
         assert isinstance(spec, TrainSpec)
         tokens = ctx.upstream_tokens("extract")
         seen = None if tokens is None else tokens * spec.epochs
+        notes, disk = [f"{spec.epochs} epochs of {spec.ttt_steps} draft steps"], None
+        extract = ctx.pipeline.stages["extract"]
+        assert isinstance(extract, ExtractSpec)
+        ahead = outlook(ctx, extract, tokens)
+        if ahead is not None and ahead.turns and extract.quota is not None:
+            disk = max(0, extract.quota - ahead.heldout)
+            notes.append(
+                f"the quota takes about {ahead.turns} turns of extract and train an epoch, "
+                f"{ahead.turns * ahead.epochs} in all; the target reads {ahead.prefilled} tokens instead of {tokens}, "
+                "because every epoch extracts anew"
+            )
         return Plan(
             inputs=("train/", "heldout/"),
             outputs=("drafter/", "prediction.json", "metrics.jsonl", "tensorboard/"),
-            forecast=Forecast(tokens=seen, notes=(f"{spec.epochs} epochs of {spec.ttt_steps} draft steps",)),
+            forecast=Forecast(tokens=seen, disk_bytes=disk, notes=tuple(notes)),
         )
 
     async def run(self, ctx: Context) -> None:
         """Train, or go on from the newest checkpoint."""
-        await asyncio.to_thread(self._train, ctx)
+        if (ctx.inputs["extract"] / QUOTA_FILE).exists():
+            tokens = await self._in_turns(ctx)
+        else:
+            tokens = await asyncio.to_thread(self._train, ctx)
+        written = json.loads((ctx.out / PREDICTION).read_text(encoding="utf-8"))
+        ctx.metric("tokens", tokens)
+        ctx.artifact(ctx.out / "drafter", note="the exported drafter (LlamaForCausalLMEagle3)")
+        ctx.artifact(ctx.out / "tensorboard", note="event files for TensorBoard")
+        ctx.metric("vocab_coverage_heldout", written["training"]["heldout_coverage"] or 0.0)
+        for steps, record in written["accept_length"].items():
+            ctx.metric(f"accept_length_predicted_{steps}", record["accept_length"])
 
-    def _train(self, ctx: Context) -> None:
+    def _train(self, ctx: Context) -> int:
+        """Train on everything at once; returns the tokens seen."""
         from eagle3ops.eagle3.target_head import TargetHead
-        from eagle3ops.eagle3.train_config import TrainConfig
         from eagle3ops.engines.reference.model import pick_device
         from eagle3ops.features import FeatureReader
         from eagle3ops.features.training import train
@@ -97,51 +135,84 @@ class Train(Job):
         spec = ctx.spec
         assert isinstance(spec, TrainSpec)
         info = read_target_info(ctx.inputs["fetch"])
-        device = pick_device(ctx.pipeline.engine.device)
-        head = TargetHead.load(info.path, device=device)
+        head = TargetHead.load(info.path, device=pick_device(ctx.pipeline.engine.device))
         reader = FeatureReader(ctx.inputs["extract"] / "train")
         heldout = FeatureReader(ctx.inputs["extract"] / "heldout")
-        config = TrainConfig(
-            draft_vocab_size=spec.draft_vocab_size,
-            ttt_steps=spec.ttt_steps,
-            epochs=spec.epochs,
-            tokens_per_step=spec.tokens_per_step,
-            step_weight=spec.step_weight,
-            optimizer=spec.optimizer,
-            lr=spec.lr,
-            muon_lr=spec.muon_lr,
-            weight_decay=spec.weight_decay,
-            warmup=spec.warmup_steps,
-            dtype=spec.dtype,
-            seed=ctx.pipeline.seed,
-            device=str(device),
-            checkpoint_every=spec.checkpoint_every,
-            eval_every=spec.eval_every,
-            eval_rows=spec.eval_rows,
-            draft_steps=max(spec.predict_steps),
-        )
         result = train(
             reader,
             heldout,
             head,
             ctx.out,
-            config,
+            train_config(ctx.pipeline, spec),
             progress=lambda done, total: ctx.progress(done, total, "steps"),
             metric=lambda name, value, step: ctx.metric(name, value, step),
             info=ctx.info,
             warn=ctx.warn,
             init_from=None if spec.init_from is None else Path(spec.init_from),
         )
-        prediction = predict_accept_length(ctx, spec, head, list(heldout.rows())[: spec.eval_rows])
         facts: dict[str, Any] = {key: value for key, value in asdict(result).items() if key != "renewal"}
-        facts["drafter"] = str(result.drafter)
-        write_json(ctx.out / "prediction.json", {"accept_length": prediction, "training": facts})
-        ctx.metric("tokens", reader.tokens * spec.epochs)
-        ctx.artifact(ctx.out / "drafter", note="the exported drafter (LlamaForCausalLMEagle3)")
-        ctx.artifact(ctx.out / "tensorboard", note="event files for TensorBoard")
-        ctx.metric("vocab_coverage_heldout", result.heldout_coverage or 0.0)
-        for steps, record in prediction.items():
-            ctx.metric(f"accept_length_predicted_{steps}", record["accept_length"])
+        write_prediction(ctx, spec, head, list(heldout.rows())[: spec.eval_rows], facts)
+        return reader.tokens * spec.epochs
+
+    async def _in_turns(self, ctx: Context) -> int:
+        """Take turns with extraction; returns the tokens seen."""
+        spec, extract = ctx.spec, ctx.pipeline.stages["extract"]
+        assert isinstance(spec, TrainSpec)
+        assert isinstance(extract, ExtractSpec)
+        assert extract.quota is not None
+        survey = await asyncio.to_thread(lambda: survey_of(ctx, extract, measure_rows(ctx, extract)))
+        turns, tokens = survey.turns, sum(turn.tokens for turn in survey.turns)
+        ctx.info(f"{len(turns)} turns of extract and train; the target reads {tokens} tokens in all")
+        registry = load_registry()
+        key = stage_keys(ctx.pipeline, registry)[self.name]
+        await take_turns(ctx, key, turns, epochs=spec.epochs, quota=extract.quota)
+        # The phases reported them as they came; stored with the outputs they are told again when the stage is skipped.
+        ctx.findings.metrics.update(last_values(ctx.out / "metrics.jsonl"))
+        ctx.metric("turns", len(turns))
+        return tokens
+
+
+def train_config(pipeline: Pipeline, spec: TrainSpec) -> "TrainConfig":
+    """What the trainer is told: the stage's settings under the trainer's names, with seed and device."""
+    from eagle3ops.eagle3.train_config import TrainConfig
+    from eagle3ops.engines.reference.model import pick_device
+
+    same = spec.model_dump(exclude={"warmup_steps", "init_from", "predict_steps"})
+    return TrainConfig(
+        **same,
+        warmup=spec.warmup_steps,
+        draft_steps=max(spec.predict_steps),
+        seed=pipeline.seed,
+        device=str(pick_device(pipeline.engine.device)),
+    )
+
+
+def survey_of(ctx: Context, extract: ExtractSpec, sizes: Sizes) -> Survey:
+    """The turns of this pipeline; the same in every process that asks.
+
+    Raises:
+        RequestError: the quota is too small for the rows of one step.
+    """
+    train = ctx.pipeline.stages["train"]
+    assert isinstance(train, TrainSpec)
+    info = read_target_info(ctx.inputs["fetch"])
+    return survey(
+        ctx.inputs["generate"] / "answers.jsonl",
+        extract,
+        train_config(ctx.pipeline, train),
+        hidden_size=info.hidden_size,
+        vocab_size=info.vocab_size,
+        heldout=sizes.heldout,
+    )
+
+
+def write_prediction(
+    ctx: Context, spec: TrainSpec, head: "TargetHead", rows: "list[FeatureRow]", facts: Mapping[str, Any]
+) -> None:
+    """Leave the predicted accept length and the facts of the training in `prediction.json`."""
+    prediction = predict_accept_length(ctx, spec, head, rows)
+    training = {**facts, "drafter": str(facts["drafter"])}
+    write_json(ctx.out / PREDICTION, {"accept_length": prediction, "training": training})
 
 
 def predict_accept_length(

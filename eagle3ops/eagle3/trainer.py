@@ -13,7 +13,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def total_steps(config: TrainConfig, lengths: Sequence[int]) -> int:
 
 
 @contextmanager
-def _reproducible(config: TrainConfig) -> Iterator[None]:
+def reproducible(config: TrainConfig) -> Iterator[None]:
     """Fix what torch would otherwise choose by the machine's mood, and give it back afterwards."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     random = torch.get_rng_state()
@@ -107,18 +107,34 @@ def _reproducible(config: TrainConfig) -> Iterator[None]:
 
 
 class Trainer:
-    """One drafter in training; `train_rows` drives it."""
+    """One drafter in training; `train_rows` drives it, or `training_turns` where the rows come part by part."""
 
-    def __init__(self, rows: Sequence[Row], layers: AuxLayers, head: TargetHead, config: TrainConfig) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        layers: AuxLayers,
+        head: TargetHead,
+        config: TrainConfig,
+        *,
+        counts: Tensor | None = None,
+        scale: Tensor | None = None,
+    ) -> None:
+        """Choose vocabulary and scale.
+
+        Args:
+            counts: occurrences of every token, int64 `[V]`, where `rows` are only a part of the text.
+            scale: `[A*H]`, by which the aux states are divided; None takes it from the rows.
+        """
         self.config = config
         self.device = torch.device(config.device)
         self.bfloat16 = config.dtype == "bfloat16" or (config.dtype == "auto" and fast_bfloat16(self.device))
         self.head = head
-        self.corpus = Corpus(rows, head)
-        counts = count_tokens(((r.token_ids, r.loss_mask) for r in self.corpus.rows()), head.shape.vocab_size)
+        self.corpus = Corpus(rows, head, allow_empty=scale is not None)
+        if counts is None:
+            counts = count_tokens(((r.token_ids, r.loss_mask) for r in self.corpus.rows()), head.shape.vocab_size)
         self.counts = counts
         self.vocabulary = build_vocabulary(counts, config.draft_vocab_size)
-        self.scale = aux_rms(self.corpus.rows())
+        self.scale = aux_rms(self.corpus.rows()) if scale is None else scale
         self.drafter = Drafter(head.drafter_config(config.draft_vocab_size, layers))
         self.drafter.d2t.copy_(self.vocabulary.d2t)
         self.drafter.t2d.copy_(self.vocabulary.t2d)
@@ -130,11 +146,15 @@ class Trainer:
         else:
             copied = from_target(self.drafter, self.head, self.scale, self.corpus.rows(), self.config.seed)
             said = "from the target: " + ", ".join(copied)
+        self.place()
+        return said
+
+    def place(self) -> None:
+        """Move the drafter to its device and take the target's head over its vocabulary."""
         self.drafter.to(self.device)
         self.scale = self.scale.to(self.device)
         ids = self.drafter.d2t + torch.arange(self.drafter.d2t.numel(), device=self.device)
         self.draft_head = self.head.lm_head_weight.to(self.device)[ids]
-        return said
 
     def embed(self, ids: Tensor) -> Tensor:
         """The target's embedding."""
@@ -215,7 +235,7 @@ def train_rows(
     """
     began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    with _reproducible(config):
+    with reproducible(config):
         trainer = Trainer(rows, layers, head, config)
         initial = trainer.start(init_from)
         if trainer.corpus.skipped:
@@ -224,67 +244,110 @@ def train_rows(
             f"draft vocabulary {config.draft_vocab_size}: {trainer.vocabulary.unique} different tokens in the text, "
             f"{trainer.vocabulary.coverage:.1%} of it covered; start {initial}"
         )
-        kept = [row for row in heldout if bool(row.loss_mask[2:].any())][: config.eval_rows]
-        held = Corpus(kept, head) if kept else None
+        held = heldout_corpus(heldout, head, config)
         key = training_key([config, data_key, layers, head.shape, trainer.bfloat16, torch.get_num_threads()], init_from)
-        first, positions, last = _loop(trainer, held, out, key, progress, metric, warn)
-        folder = export_drafter(trainer.drafter, out / "drafter", aux_scale=trainer.scale)
-        served = load_drafter(folder, layers.num_layers, device=trainer.device)
-        ids = (served.d2t + torch.arange(served.d2t.numel(), device=trainer.device)).cpu()
-        coverage = None
-        if held is not None:
-            seen = count_tokens(((r.token_ids, r.loss_mask) for r in held.rows()), head.shape.vocab_size)
-            coverage = coverage_of(ids, seen)
-        return TrainResult(
-            drafter=folder,
-            steps=total_steps(config, trainer.corpus.lengths),
+        total = total_steps(config, trainer.corpus.lengths)
+        state = TrainingState(out / "checkpoint", key)
+        optimizers = build_optimizers(trainer.drafter, config)
+        first = state.load(trainer.drafter, optimizers, warn)
+        batches = batches_from(trainer.corpus.lengths, config.tokens_per_step, config.seed, first)
+        course = Course(first=first, last=total, total=total, batches=batches)
+        positions, last = run_course(trainer, optimizers, course, state, held, out, progress, metric)
+        result = conclude(trainer, held, layers, out)
+        return replace(
+            result,
+            steps=total,
             resumed_from=first,
             positions=positions,
-            vocab_unique=trainer.vocabulary.unique,
-            vocab_coverage=coverage_of(ids, trainer.counts),
-            heldout_coverage=coverage,
             train=last,
-            heldout=trainer.evaluate(served, None, held) if held is not None else [],
-            renewal=trainer.renewal(served, held) if held is not None else None,
             initial=initial,
             seconds=time.monotonic() - began,
         )
 
 
-def _loop(
+def heldout_corpus(heldout: Sequence[Row], head: TargetHead, config: TrainConfig) -> Corpus | None:
+    """The held-out rows that are evaluated; None where none of them holds anything to predict."""
+    kept = [row for row in heldout if bool(row.loss_mask[2:].any())][: config.eval_rows]
+    return Corpus(kept, head) if kept else None
+
+
+def conclude(trainer: Trainer, held: Corpus | None, layers: AuxLayers, out: Path) -> TrainResult:
+    """Export the drafter as it is now, check the export and predict how it will be served."""
+    began = time.monotonic()
+    head = trainer.head
+    folder = export_drafter(trainer.drafter, out / "drafter", aux_scale=trainer.scale)
+    served = load_drafter(folder, layers.num_layers, device=trainer.device)
+    ids = (served.d2t + torch.arange(served.d2t.numel(), device=trainer.device)).cpu()
+    coverage = None
+    if held is not None:
+        seen = count_tokens(((r.token_ids, r.loss_mask) for r in held.rows()), head.shape.vocab_size)
+        coverage = coverage_of(ids, seen)
+    return TrainResult(
+        drafter=folder,
+        steps=0,
+        resumed_from=0,
+        positions=0,
+        vocab_unique=trainer.vocabulary.unique,
+        vocab_coverage=coverage_of(ids, trainer.counts),
+        heldout_coverage=coverage,
+        train=[],
+        heldout=trainer.evaluate(served, None, held) if held is not None else [],
+        renewal=trainer.renewal(served, held) if held is not None else None,
+        initial="",
+        seconds=time.monotonic() - began,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """The steps that one process trains.
+
+    Attributes:
+        first, last: steps `first` to `last - 1`, of `total` in all.
+        batches: epoch and documents (indices into the trainer's corpus) of every one of them; a step without
+            documents changes nothing.
+    """
+
+    first: int
+    last: int
+    total: int
+    batches: Iterator[tuple[int, list[int]]]
+
+
+def run_course(
     trainer: Trainer,
+    optimizers: Sequence[torch.optim.Optimizer],
+    course: Course,
+    state: TrainingState,
     held: Corpus | None,
     out: Path,
-    key: str,
     progress: Progress,
     metric: Metric,
-    warn: Callable[[str], None],
-) -> tuple[int, int, list[dict[str, float]]]:
-    """Train from the newest checkpoint to the end; returns its step, the positions trained and the last means."""
-    config, drafter = trainer.config, trainer.drafter
-    optimizers = build_optimizers(drafter, config)
-    total = total_steps(config, trainer.corpus.lengths)
+    extra: dict[str, Tensor] | None = None,
+) -> tuple[int, list[dict[str, float]]]:
+    """Train a course to its end, where a checkpoint is durable; returns the positions trained and the last means."""
+    config, drafter, total = trainer.config, trainer.drafter, course.total
     schedule = Schedule(config, total, optimizers)
-    state = TrainingState(out / "checkpoint", key)
-    first = state.load(drafter, optimizers, warn)
     positions = 0
     sums = [StepSums() for _ in range(config.ttt_steps)]
     last: list[dict[str, float]] = []
-    batches = batches_from(trainer.corpus.lengths, config.tokens_per_step, config.seed, first)
-    progress(first, total)
-    with TrainLog(out, first, metric) as log:
-        for step, (epoch, indices) in zip(range(first, total), batches, strict=False):
+    progress(course.first, total)
+    with TrainLog(out, course.first, metric) as log:
+        for step, (epoch, indices) in zip(range(course.first, course.last), course.batches, strict=False):
             factor = schedule.set(step)
-            batch = trainer.batch(indices)
-            loss, parts = trainer.loss(drafter, batch, trainer.scale)
-            loss.backward()  # type: ignore[no-untyped-call]
-            norm = float(torch.nn.utils.clip_grad_norm_(drafter.parameters(), config.clip))
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            positions += batch.trained
-            for whole, part in zip(sums, parts, strict=True):
-                whole.add(part)
+            if indices:
+                batch = trainer.batch(indices)
+                loss, parts = trainer.loss(drafter, batch, trainer.scale)
+                loss.backward()  # type: ignore[no-untyped-call]
+                norm = float(torch.nn.utils.clip_grad_norm_(drafter.parameters(), config.clip))
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                positions += batch.trained
+                for whole, part in zip(sums, parts, strict=True):
+                    whole.add(part)
+            else:
+                norm = 0.0
             done = step + 1
             if done % config.log_every == 0 or done == total:
                 last = [part.report() for part in sums]
@@ -300,10 +363,10 @@ def _loop(
                 )
             if held is not None and config.eval_every and done % config.eval_every == 0 and done < total:
                 log.add(done, _flat("heldout", trainer.evaluate(drafter, trainer.scale, held)))
-            if done % config.checkpoint_every == 0 or done == total:
-                state.save(done, drafter, optimizers)
+            if done % config.checkpoint_every == 0 or done == course.last:
+                state.save(done, drafter, optimizers, extra)
             progress(done, total)
-    return first, positions, last
+    return positions, last
 
 
 def _flat(split: str, reports: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -39,11 +39,11 @@ class Corpus:
         skipped: ids of rows that hold no trained position.
     """
 
-    def __init__(self, rows: Sequence[Row], head: TargetHead) -> None:
-        """Raises RequestError where no row can be trained on."""
+    def __init__(self, rows: Sequence[Row], head: TargetHead, *, allow_empty: bool = False) -> None:
+        """Raises RequestError where no row can be trained on, unless that is allowed."""
         self._rows = [row for row in rows if bool(row.loss_mask[2:].any())]
         self.skipped = tuple(row.id for row in rows if not bool(row.loss_mask[2:].any()))
-        if not self._rows:
+        if not self._rows and not allow_empty:
             raise RequestError(
                 "no row holds a token that the target wrote at position 2 or later: there is nothing to train on",
                 remedy="check the chat template and the loss mask of the extracted rows",

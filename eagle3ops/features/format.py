@@ -35,6 +35,10 @@ class FeatureError(Eagle3opsError):
     """A folder of features cannot be read or written as it is."""
 
 
+class NoSoundRow(FeatureError):
+    """Every row of a shard was rejected by the scan."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that does not verify, by name."""

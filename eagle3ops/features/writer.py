@@ -24,6 +24,7 @@ from eagle3ops.features.format import (
     FeatureError,
     FeatureHeader,
     Manifest,
+    NoSoundRow,
     Problem,
     ShardRecord,
     check_name,
@@ -88,8 +89,12 @@ class FeatureWriter:
         problems: what `verified` found and moved to the quarantine, by name.
     """
 
-    def __init__(self, folder: Path, header: FeatureHeader) -> None:
+    def __init__(self, folder: Path, header: FeatureHeader, *, keep_damaged: bool = True) -> None:
         """Open or create `folder`.
+
+        Args:
+            keep_damaged: False deletes what does not verify instead of moving it to the quarantine, where space is
+                short.
 
         Raises:
             FeatureError: the folder holds features of another target, of other layers or of another dtype.
@@ -98,6 +103,7 @@ class FeatureWriter:
         self.folder = folder
         self.header = header
         self.problems: list[Problem] = []
+        self._keep_damaged = keep_damaged
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / HEADER
         if path.exists():
@@ -148,6 +154,9 @@ class FeatureWriter:
     def _quarantine(self, path: Path) -> None:
         if not path.exists():
             return
+        if not self._keep_damaged:
+            path.unlink()
+            return
         place = self.folder / QUARANTINE
         place.mkdir(exist_ok=True)
         number = 0
@@ -171,7 +180,7 @@ class FeatureWriter:
         dropped = tuple(BadRow(row.id, reason) for row, reason in found if reason is not None)
         if not sound:
             reasons = "; ".join(f"{bad.id}: {bad.reason}" for bad in dropped[:3]) or "it was given no rows"
-            raise FeatureError(f"shard {name} has no sound row: {reasons}")
+            raise NoSoundRow(f"shard {name} has no sound row: {reasons}")
         offsets = torch.tensor([0, *(row.token_ids.numel() for row in sound)]).cumsum(0)
         tensors = {
             "token_ids": torch.cat([row.token_ids for row in sound]).to(torch.int32),
