@@ -62,6 +62,7 @@ class Bench(Job):
     Spec: ClassVar[type[StageSpec]] = BenchSpec
     needs: ClassVar[tuple[str, ...]] = ("fetch", "generate", "train", "serve")
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
+    uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.bench",
         "eagle3ops.jobs.serve",

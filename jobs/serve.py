@@ -62,6 +62,7 @@ class Serve(Job):
     Spec: ClassVar[type[StageSpec]] = ServeStageSpec
     needs: ClassVar[tuple[str, ...]] = ("fetch", "generate", "train")
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
+    uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = ("eagle3ops.jobs.serve", "eagle3ops.engines", "eagle3ops.eagle3")
 
     def plan(self, ctx: PlanContext) -> Plan:

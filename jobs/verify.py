@@ -41,6 +41,7 @@ class Verify(Job):
     Spec: ClassVar[type[StageSpec]] = VerifySpec
     needs: ClassVar[tuple[str, ...]] = ("fetch", "generate", "extract", "train", "serve")
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
+    uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.verify",
         "eagle3ops.jobs.serve",

@@ -28,6 +28,7 @@ from eagle3ops.errors import RequestError
 from eagle3ops.runs.events import EventLog, EventReader, read_events
 from eagle3ops.runs.files import read_json, sync_file, sync_folder, write_atomic, write_json
 from eagle3ops.runs.processes import boot_id, is_alive
+from eagle3ops.runs.redact import redact
 from eagle3ops.spec.models import Pipeline
 
 BALLAST_BYTES = 256 * 1024
@@ -206,7 +207,7 @@ def create_run(
         "job": job,
         "stages": list(stages),
         "cache": str(cache),
-        "source": source,
+        "source": redact(source),
         "forced": forced,
         "created": round(time.time(), 3),
     }

@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from eagle3ops.runs.redact import redact_data
 
 DURABLE = frozenset({"run", "stage", "verdict", "error"})
 """Kinds that are flushed to disk before `append` returns: changes of state."""
 
 _TAIL = 1 << 16
+_WHOLE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +85,19 @@ class EventLog:
         self._last_seq = 0
 
     def append(self, kind: str, data: Mapping[str, Any], stage: str | None = None) -> Event:
-        """Add one event, numbered after the last one in the file.
+        """Add one event, numbered after the last one in the file, without the secrets that its texts may hold.
 
         Raises:
             OSError: it could not be written whole; nothing of it stays in the file.
         """
+        clean = redact_data(data)
         with self._thread_lock:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
                 size = os.fstat(self._fd).st_size
                 if size != self._known_size:
                     size = self._catch_up(size)
-                event = Event(self._last_seq + 1, round(time.time(), 3), stage, kind, data)
+                event = Event(self._last_seq + 1, round(time.time(), 3), stage, kind, clean)
                 line = (event.line() + "\n").encode("utf-8", errors="replace")
                 try:
                     written = os.write(self._fd, line)
@@ -150,30 +154,70 @@ def read_events(path: Path, after: int = 0) -> Iterator[Event]:
                 yield event
 
 
+class RawEvent(NamedTuple):
+    """An event, and where it stands."""
+
+    offset: int
+    """Of the first byte after its line: from there a reader can go on."""
+    line: bytes
+    """As it stands in the file, without the newline."""
+    event: Event
+
+
 class EventReader:
     """A reader that remembers where it was: each `read` gives what has been added since."""
 
-    def __init__(self, path: Path, after: int = 0) -> None:
+    def __init__(self, path: Path, after: int = 0, offset: int = 0) -> None:
+        """Begin with the first event above `after`.
+
+        Args:
+            path: the log.
+            after: number of the last event that is known.
+            offset: byte from which to look for more, one that a `RawEvent` named; any other one costs a torn line.
+        """
         self.path = path
         self.last_seq = after
-        self._offset = 0
+        self.offset = offset
 
     def read(self) -> list[Event]:
         """The events since the last call."""
+        found: list[Event] = []
+        while (chunk := self._chunk(_WHOLE)) is not None:
+            found += [event for _, _, event in chunk]
+        return found
+
+    def read_raw(self, max_bytes: int = 1 << 20) -> list[RawEvent] | None:
+        """The next events from at most so many bytes (more where one line is longer).
+
+        An empty list: there was something, but nothing new or whole. None: there is no more for now.
+        """
+        return self._chunk(max_bytes)
+
+    def _chunk(self, max_bytes: int) -> list[RawEvent] | None:
         try:
             with self.path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    self._offset = 0
-                file.seek(self._offset)
-                chunk = file.read()
+                if os.fstat(file.fileno()).st_size < self.offset:
+                    self.offset = 0
+                file.seek(self.offset)
+                chunk = file.read(max_bytes)
+                end = chunk.rfind(b"\n") + 1
+                while not end and len(chunk) >= max_bytes > 0:
+                    max_bytes *= 8
+                    file.seek(self.offset)
+                    chunk = file.read(max_bytes)
+                    end = chunk.rfind(b"\n") + 1
         except FileNotFoundError:
-            return []
-        end = chunk.rfind(b"\n") + 1
-        self._offset += end
-        found = []
-        for line in chunk[:end].split(b"\n"):
+            return None
+        if not end:
+            return None
+        at, found = self.offset, []
+        self.offset += end
+        last = self.last_seq
+        for line in chunk[: end - 1].split(b"\n"):
+            at += len(line) + 1
             event = parse_line(line)
-            if event is not None and event.seq > self.last_seq:
-                self.last_seq = event.seq
-                found.append(event)
+            if event is not None and event.seq > last:
+                last = event.seq
+                found.append(RawEvent(at, line, event))
+        self.last_seq = last
         return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.redact import redact
 
 _EXPLAINED = {
     errno.ENOSPC: ("no space left on the disk", "free some space (eagle3ops runs gc --yes), then resume"),
@@ -34,7 +35,7 @@ def explain_os_error(error: OSError, path: Path | str | None = None) -> Eagle3op
 def log_line(text: str) -> None:
     """Write to standard error, which is a log file here; a disk too full for the log must not hide the cause."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(redact(text) + "\n")
         sys.stderr.flush()
 
 

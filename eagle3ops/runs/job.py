@@ -95,6 +95,8 @@ class Job(ABC):
     """What its result depends on besides its own spec: "target", "engine", "seed", or "stages.NAME"."""
     code: ClassVar[tuple[str, ...]] = ()
     """Packages and modules (dotted) whose source its result depends on."""
+    uses_gpu: ClassVar[bool] = False
+    """It runs on GPUs where there are any, and so needs a lease of them."""
 
     @classmethod
     def files(cls, spec: StageSpec) -> Sequence[Path]:

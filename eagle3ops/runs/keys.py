@@ -54,7 +54,11 @@ def _content_hash(path: Path) -> str:
 def _section(pipeline: Pipeline, name: str) -> Any:
     if name.startswith("stages."):
         return pipeline.stages[name.removeprefix("stages.")].model_dump(mode="json")
-    return pipeline.model_dump(mode="json", by_alias=True)[name]
+    section = pipeline.model_dump(mode="json", by_alias=True)[name]
+    if name == "engine":
+        # How many GPUs are set aside says where a stage runs, not what it makes.
+        section.pop("gpus")
+    return section
 
 
 @lru_cache(maxsize=1)

@@ -27,6 +27,8 @@ class StagePlan:
     reason: str | None
     """Why a finished output is not trusted."""
     plan: Plan
+    gpus: int = 0
+    """GPUs that it would be given on a machine that has any."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -56,7 +58,8 @@ def plan_stages(pipeline: Pipeline, registry: Registry, root: Path, cache: Path)
         plans[name] = timed(job.plan(ctx), store.folder, name)
         if known.done is not None:
             finished[name] = known.out
-        planned.append(StagePlan(name, keys[name], known.out, known.done is not None, known.reason, plans[name]))
+        gpus = wanted_gpus(pipeline) if job.uses_gpu else 0
+        planned.append(StagePlan(name, keys[name], known.out, known.done is not None, known.reason, plans[name], gpus))
     return planned
 
 
@@ -113,6 +116,34 @@ def admit(stages: Sequence[StagePlan], root: Path) -> None:
             raise Refused(
                 f"memory: {stage.name} is forecast to need {human_bytes(need)}, {human_bytes(memory)} are available",
                 remedy="use a smaller batch or a smaller target, or a machine with more memory",
+            )
+    _admit_to_gpus(due)
+
+
+def wanted_gpus(pipeline: Pipeline) -> int:
+    """GPUs that a stage of this pipeline is to have on a machine with GPUs."""
+    return 0 if pipeline.engine.device == "cpu" else pipeline.engine.gpus
+
+
+def _admit_to_gpus(due: Sequence[StagePlan]) -> None:
+    """Compare forecasts with the size of the GPUs; whether they are free is seen when they are leased."""
+    asking = [stage for stage in due if stage.gpus and stage.plan.forecast.gpu_memory_bytes]
+    if not asking:
+        return
+    from eagle3ops.runs.leases import present, visible_gpus
+
+    gpus = visible_gpus(present(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    for stage in asking if gpus else []:
+        need = stage.plan.forecast.gpu_memory_bytes or 0
+        # One that does not say how large it is may be large enough.
+        enough = [gpu for gpu in gpus if gpu.memory_total is None or gpu.memory_total >= need]
+        if len(enough) < stage.gpus:
+            largest = max((gpu.memory_total or 0 for gpu in gpus), default=0)
+            many = f"on each of {stage.gpus} GPUs" if stage.gpus > 1 else "on one GPU"
+            raise Refused(
+                f"GPU memory: {stage.name} is forecast to need {human_bytes(need)} {many}; "
+                f"{len(gpus)} here, the largest has {human_bytes(largest)}",
+                remedy="use a smaller batch or a smaller target, or GPUs with more memory",
             )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from eagle3ops.runs.context import Findings
 from eagle3ops.runs.files import read_json, sync_file, write_json
 from eagle3ops.runs.job import Job
+from eagle3ops.runs.redact import redact_data
 
 CHECKSUM_LIMIT = 64 << 20
 """Larger files get no checksum in `done.json`; shards have a manifest of their own."""
@@ -117,7 +118,7 @@ class Store:
                 need: {"out": folder.name, "identity": identity_of(read_json(folder / DONE) or {})}
                 for need, folder in inputs.items()
             },
-            **asdict(findings),
+            **redact_data(asdict(findings)),
         }
         write_json(out / DONE, done)
         return done

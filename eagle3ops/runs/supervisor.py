@@ -24,11 +24,13 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.family import end_left_behind, left_behind, remember, tree
 from eagle3ops.runs.files import explain_os_error, log_line, write_json
+from eagle3ops.runs.gpu_share import GpuShare
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.keys import stage_keys, versions
 from eagle3ops.runs.leash import PARENT_VARIABLE, adopt_orphans
 from eagle3ops.runs.planning import admit, plan_stages
 from eagle3ops.runs.processes import RUN_VARIABLE, ProcessId, identify
+from eagle3ops.runs.redact import redact_data
 from eagle3ops.runs.starts import take_effect
 from eagle3ops.runs.store import Store, Stored
 from eagle3ops.spec.load import load_pipeline
@@ -86,6 +88,7 @@ class Supervisor:
         self._last_beat = 0.0
         self._seen: set[ProcessId] = set()
         self._oom_score = ""
+        self._share: GpuShare | None = None
 
     def listen(self) -> None:
         """Take signals: SIGTERM and SIGINT cancel the run, SIGHUP (a logout) does nothing."""
@@ -130,6 +133,7 @@ class Supervisor:
         pipeline = load_pipeline(self.run_dir.spec_file, registry.specs())
         store = Store(self.run_dir.root)
         keys = stage_keys(pipeline, registry)
+        self._share = GpuShare(self.run_dir, pipeline, self._note)
         stages: list[str] = list(request["stages"])
         self.state = {
             "run_id": self.run_dir.run_id,
@@ -162,8 +166,11 @@ class Supervisor:
         if known.done is None:
             if known.reason:
                 self._note("warn", {"text": f"not trusted, done again: {known.reason}"}, name)
-            if not self.run_dir.request().get("forced"):
+            forced = bool(self.run_dir.request().get("forced"))
+            if not forced:
                 self._admit(name, registry)
+            if self._share is not None:
+                self._share.take(registry.job(name), forced=forced)
             self._run_stage(name, key)
             if self.state["stages"][name]["status"] != "done":
                 return
@@ -204,6 +211,7 @@ class Supervisor:
             "PYTHONUNBUFFERED": "1",
             # OpenMP's threads spin while they wait; beside any other load that costs a stage most of its speed.
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+            **(self._share.environment() if self._share else {}),
         }
         attempt = Attempt(self.run_dir, name, key, environment, self._oom_score)
         ending = attempt.wait(stopped=lambda: self.stop_signal is not None, beat=self._beat_when_due)
@@ -224,9 +232,12 @@ class Supervisor:
             self._note("warn", {"text": f"cannot be ended (inside a call to the system): process {numbers}"}, name)
 
     def _wind_down(self) -> None:
-        """Nothing of the run is left when its last word is said."""
+        """Nothing of the run is left when its last word is said: no process, and no GPU memory."""
         with contextlib.suppress(OSError):
             self._end_family()
+        if self._share is not None:
+            with contextlib.suppress(OSError):
+                self._share.give_back()
 
     def _link(self, name: str, known: Stored) -> None:
         """Show the stage's folder among the run's artifacts, and its files in the manifest."""
@@ -277,7 +288,7 @@ class Supervisor:
         return event.seq
 
     def _save(self) -> None:
-        write_json(self.run_dir.path / "state.json", self.state)
+        write_json(self.run_dir.path / "state.json", redact_data(self.state))
 
     def _beat_when_due(self) -> None:
         if time.monotonic() - self._last_beat > HEARTBEAT_S:
@@ -294,6 +305,8 @@ class Supervisor:
         if seen != self._seen:
             remember(self.run_dir.path, seen)
             self._seen = seen
+        if self._share is not None:
+            self._share.refresh()
 
 
 def _spare_this_process() -> str:

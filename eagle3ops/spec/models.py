@@ -24,6 +24,8 @@ class EngineSpec(Section):
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "bfloat16"
     device: str = "auto"
     max_running_requests: int = Field(default=32, ge=1)
+    gpus: int = Field(default=1, ge=0)
+    """GPUs that a stage uses on a machine that has any; no part of what its result depends on."""
 
 
 class Pipeline(Section):

@@ -1,0 +1,111 @@
+"""Is there a secret in this text? It is taken out where texts are written, so that no reader has to think of it.
+
+Raw output of programs is not touched: what an engine prints stands in its log. Secrets are given to programs by
+environment or file, never by argument; this is the net below that rule.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+GONE = "[redacted]"
+
+_NAMES = (
+    r"(?:[a-z0-9_-]*(?:password|passwd|passphrase|secret|credentials?)"
+    r"|[a-z0-9_-]*(?:api|auth|access|private|secret|signing|account|hf|wandb|bearer|session|refresh)[_-]?(?:key|token))"
+)
+_VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?|[^\s"',;&)}\]]+)"""
+
+_WHOLE = re.compile(
+    r"""
+    -----BEGIN[ ](?:[A-Z0-9 ]+[ ])?PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z0-9 ]*PRIVATE[ ]KEY-----|\Z)
+    | (?<![A-Za-z0-9])(?:
+        hf_[A-Za-z0-9]{16,}
+      | sk-[A-Za-z0-9_-]{16,}
+      | gh[pousr]_[A-Za-z0-9]{16,}
+      | github_pat_[A-Za-z0-9_]{16,}
+      | glpat-[A-Za-z0-9_-]{16,}
+      | xox[abeprs]-[A-Za-z0-9-]{10,}
+      | (?:AKIA|ASIA)[A-Z0-9]{16}
+      | eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+
+    )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""What is a secret by its own form."""
+
+_AFTER = (
+    # Authorization: Bearer ..., whatever the quoting.
+    re.compile(r"(?P<before>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE),
+    # scheme://user:password@host, and https://token@host; ssh://user@host names no secret.
+    re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]{0,20}://)(?P<value>[^\s/@:]*:[^\s/@]*)(?=@)", re.IGNORECASE),
+    re.compile(r"(?P<before>\bhttps?://)(?P<value>[^\s/@:]+)(?=@)", re.IGNORECASE),
+    # HF_TOKEN=..., MY_KEY=...
+    re.compile(
+        rf"(?P<before>(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|KEY|PASSWORD)['\"]?\s*[=:]\s*)(?P<value>{_VALUE})"
+    ),
+    # api_key='...', "password": "...", --password=...
+    re.compile(rf"(?P<before>(?<![A-Za-z0-9]){_NAMES}['\"]?\s*[=:]\s*)(?P<value>{_VALUE})", re.IGNORECASE),
+    # --api-key ..., inside of a command line that is one text.
+    re.compile(rf"(?P<before>(?<!\S)--?(?:{_NAMES}|token)\s+)(?P<value>{_VALUE})", re.IGNORECASE),
+)
+"""What is a secret by what stands before it."""
+
+_OPTION = re.compile(rf"--?(?:{_NAMES}|token)", re.IGNORECASE)
+
+_HINT = re.compile(
+    r"hf_|sk-|gh[pousr]_|_pat_|glpat|xox|akia|asia|eyj|bearer|basic|pass|secret|cred|key|token|://", re.I
+)
+"""Texts without any of these hold nothing that is looked for; most are such."""
+
+
+def redact(text: str) -> str:
+    """The text without what looks like a secret. Redacting twice is redacting once."""
+    if not _HINT.search(text):
+        return text
+    text = _WHOLE.sub(GONE, text)
+    for pattern in _AFTER:
+        text = pattern.sub(_without_value, text)
+    return text
+
+
+def _without_value(match: re.Match[str]) -> str:
+    value = match["value"]
+    quote = value[0] if value[0] in "\"'" else ""
+    closed = quote if len(value) > 1 and value.endswith(quote) else ""
+    return f"{match['before']}{quote}{GONE}{closed}"
+
+
+def redact_argv(argv: Sequence[str]) -> list[str]:
+    """Arguments without secrets, also where the name of one is an argument of its own: `--api-key X`."""
+    clean: list[str] = []
+    for number, argument in enumerate(argv):
+        named = number > 0 and _OPTION.fullmatch(argv[number - 1])
+        clean.append(GONE if named else redact(argument))
+    return clean
+
+
+def redact_data(value: Any) -> Any:
+    """What JSON can hold, with every text in it redacted; a list under "argv" as arguments."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {
+            redact(str(key)): redact_argv([str(part) for part in item])
+            if key == "argv" and isinstance(item, list | tuple)
+            else _named(str(key), item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [redact_data(item) for item in value]
+    return value
+
+
+_SECRET_KEY = re.compile(_NAMES, re.IGNORECASE)
+
+
+def _named(key: str, value: Any) -> Any:
+    """The value of an entry; a text whose name says that it is a secret is one whatever it looks like."""
+    if isinstance(value, str) and value and _SECRET_KEY.fullmatch(key):
+        return GONE
+    return redact_data(value)
