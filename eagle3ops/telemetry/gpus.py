@@ -186,6 +186,12 @@ def _describe(pid: int, memory: int | None) -> GpuProcess:
     return GpuProcess(pid=pid, name=name, user=user, memory_bytes=memory, visible=True)
 
 
+def process_facts(pid: int, memory: int | None) -> dict[str, Any]:
+    """The same for a sample: pid, mem (bytes), visible, name, user."""
+    process = _describe(pid, memory)
+    return {"pid": pid, "mem": memory, "visible": process.visible, "name": process.name, "user": process.user}
+
+
 def is_visible(pid: int) -> bool:
     """Is the process that the driver calls `pid` the one that has this number here?"""
     if not os.path.exists(f"/proc/{pid}"):

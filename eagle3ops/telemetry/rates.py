@@ -1,0 +1,137 @@
+"""How fast did the counters of two samples move?
+
+Works on samples just taken and on recorded ones alike. Every rate is over the real time between two readings of the
+same GPU, process (pid and start) or device; None where there is no earlier reading or a counter went backwards.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+PROCESS_RATES = (
+    "cpu_user",
+    "cpu_system",
+    "cpu",
+    "wakeups_s",
+    "preempted_s",
+    "rchar_s",
+    "wchar_s",
+    "read_bytes_s",
+    "write_bytes_s",
+    "majflt_s",
+)
+GPU_RATES = ("power_w", "power_source", "nvlink_tx_kbs", "nvlink_rx_kbs")
+
+_DETAIL_RATES = {
+    "wakeups_s": "vcs",
+    "preempted_s": "nvcs",
+    "rchar_s": "rchar",
+    "wchar_s": "wchar",
+    "read_bytes_s": "read_bytes",
+    "write_bytes_s": "write_bytes",
+    "majflt_s": "detail_majflt",
+}
+_MIN_S = 1e-3
+"""Below this a rate is noise."""
+
+
+class Rates:
+    """Adds rates to one sample after another, in place."""
+
+    def __init__(self) -> None:
+        self._mono: float | None = None
+        self._boot: Any = None
+        self._gpus: dict[Any, Mapping[str, Any]] = {}
+        self._processes: dict[tuple[Any, Any], Mapping[str, Any]] = {}
+        self._host: Mapping[str, Any] = {}
+
+    def fill(self, sample: dict[str, Any]) -> None:
+        """Add the rates; the sample is kept as the earlier reading of the next one."""
+        mono: float = sample["mono"]
+        boot = sample.get("boot")
+        if boot != self._boot or (self._mono is not None and mono < self._mono):
+            # Another boot or another recording: nothing can be compared.
+            self._mono, self._gpus, self._processes, self._host = None, {}, {}, {}
+        seconds = None if self._mono is None else mono - self._mono
+        if seconds is not None and seconds < _MIN_S:
+            seconds = None
+        for gpu in sample["gpu"]:
+            _gpu(gpu, self._gpus.get(_gpu_key(gpu), {}), seconds)
+        for process in sample["procs"]:
+            _process(process, self._processes.get(_process_key(process), {}), seconds)
+        host = sample.get("host")
+        if host:
+            _host(host, self._host)
+            self._host = host
+        self._mono, self._boot = mono, boot
+        self._gpus = {_gpu_key(gpu): gpu for gpu in sample["gpu"]}
+        self._processes = {_process_key(process): process for process in sample["procs"]}
+
+
+def _gpu_key(gpu: Mapping[str, Any]) -> Any:
+    return gpu.get("uuid") or gpu.get("i")
+
+
+def _process_key(process: Mapping[str, Any]) -> tuple[Any, Any]:
+    return process.get("pid"), process.get("start")
+
+
+def _rate(new: Any, old: Any, seconds: float | None) -> float | None:
+    if new is None or old is None or seconds is None or new < old:
+        return None
+    return round(float(new - old) / seconds, 3)
+
+
+def _gpu(gpu: dict[str, Any], before: Mapping[str, Any], seconds: float | None) -> None:
+    milliwatts = _rate(gpu.get("energy_mj"), before.get("energy_mj"), seconds)
+    if milliwatts is not None:
+        gpu["power_w"], gpu["power_source"] = round(milliwatts / 1000, 2), "energy"
+    else:
+        sampled = gpu.get("power_sample_w")
+        gpu["power_w"], gpu["power_source"] = sampled, None if sampled is None else "sample"
+    for way in ("tx", "rx"):
+        gpu[f"nvlink_{way}_kbs"] = _rate(gpu.get(f"nvlink_{way}_kib"), before.get(f"nvlink_{way}_kib"), seconds)
+        counted = _rate(gpu.get(f"pcie_{way}_bytes"), before.get(f"pcie_{way}_bytes"), seconds)
+        if counted is not None:
+            gpu[f"pcie_{way}_kbs"] = round(counted / 1024, 1)
+
+
+def _process(process: dict[str, Any], before: Mapping[str, Any], seconds: float | None) -> None:
+    user = _rate(process.get("utime"), before.get("utime"), seconds)
+    system = _rate(process.get("stime"), before.get("stime"), seconds)
+    process["cpu_user"] = None if user is None else round(100 * user, 1)
+    process["cpu_system"] = None if system is None else round(100 * system, 1)
+    process["cpu"] = None if user is None or system is None else round(100 * (user + system), 1)
+    read_at, read_before = process.get("detail_mono"), before.get("detail_mono")
+    if read_at is not None and read_at == read_before:
+        for name in _DETAIL_RATES:
+            process[name] = before.get(name)
+        return
+    apart = None if read_at is None or read_before is None else read_at - read_before
+    if apart is not None and apart < _MIN_S:
+        apart = None
+    for name, counter in _DETAIL_RATES.items():
+        process[name] = _rate(process.get(counter), before.get(counter), apart)
+
+
+def _host(host: dict[str, Any], before: Mapping[str, Any]) -> None:
+    if host.get("mono") is not None and host.get("mono") == before.get("mono"):
+        host["rates"] = before.get("rates")
+        return
+    now, then = host.get("mono"), before.get("mono")
+    seconds = None if now is None or then is None or now - then < _MIN_S else now - then
+    rates: dict[str, Any] = {"cpu_percent": None, "iowait_percent": None, "steal_percent": None}
+    cpu, cpu_before = host.get("cpu") or {}, before.get("cpu") or {}
+    total = _rate(cpu.get("total_s"), cpu_before.get("total_s"), 1.0)
+    if total:
+        for name in ("busy", "iowait", "steal"):
+            share = _rate(cpu.get(f"{name}_s"), cpu_before.get(f"{name}_s"), total)
+            rates["cpu_percent" if name == "busy" else f"{name}_percent"] = (
+                None if share is None else round(100 * share, 1)
+            )
+    for source in ("devices", "network"):
+        earlier = before.get(source) or {}
+        rates[source] = {
+            name: {f"{key}_s": _rate(value, earlier.get(name, {}).get(key), seconds) for key, value in counters.items()}
+            for name, counters in (host.get(source) or {}).items()
+        }
+    host["rates"] = rates
