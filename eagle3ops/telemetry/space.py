@@ -16,6 +16,7 @@ from typing import Any
 
 ASK_EVERY_S = 15.0
 STALLED_AFTER_S = 5.0
+MAX_PATHS = 32
 
 _ASK = """
 import json, os, sys
@@ -47,6 +48,12 @@ class Space:
         self._answers: dict[str, dict[str, Any]] = {}
         self._questions: list[_Question] = []
         self._asked_at: float | None = None
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Also look at these, from the next question on; at most `MAX_PATHS` in all."""
+        for path in paths:
+            if path not in self.paths and len(self.paths) < MAX_PATHS:
+                self.paths.append(path)
 
     def read(self, *, wait_s: float = 0.0) -> dict[str, dict[str, Any]]:
         """By path: total, free (bytes, for users without privileges), inodes, inodes_free, reason where it has none.
