@@ -1,0 +1,351 @@
+"""How does a host answer a console? Requests on standard input, answers and streams on standard output, no memory.
+
+The agent holds nothing that is not on disk: it may be killed at any moment, and another one goes on where it was.
+It ends with its standard input, and leaves runs alone.
+"""
+
+import asyncio
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from eagle3ops import __version__, locations
+from eagle3ops.errors import Eagle3opsError, RequestError
+from eagle3ops.hosts import protocol
+from eagle3ops.hosts.logs import LineIndexes
+from eagle3ops.hosts.operations import NAMES, OPERATIONS
+from eagle3ops.hosts.operations_base import Batch, End, Operation, P, Raw, Surroundings, T
+from eagle3ops.hosts.protocol import PROTOCOL, Hello, LineSplitter, ProtocolError, Request
+from eagle3ops.runs.processes import boot_id
+
+THREADS = 8
+"""Requests that wait for a disk at the same time; file systems block, whatever an event loop does."""
+
+MAX_OPEN = 256
+"""Requests that may be open at once, streams included."""
+
+READ_BYTES = 256 << 10
+LEAVE_S = 10.0
+"""How long requests that are being carried out may still take when standard input has ended."""
+
+
+def main(root: str | None = None) -> int:
+    """Serve until standard input ends; does not return, so that a thread stuck in a file system cannot hold it up."""
+    source, sink = _take_over_stdio()
+    try:
+        asyncio.run(Agent(source, sink, root).serve())
+        code = 0
+    except Eagle3opsError as error:
+        sys.stderr.write(f"eagle3ops: {error}\n")
+        code = int(error.exit_code)
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _take_over_stdio() -> tuple[int, int]:
+    """Keep the two ends of the conversation, and let nothing else reach them: what prints goes to standard error."""
+    source, sink = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return source, sink
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that has no final answer yet."""
+
+    task: asyncio.Task[None]
+    credit: asyncio.Semaphore | None
+    """Batches that a stream may still send; None when nobody counts."""
+    stopped: bool = False
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Requests that are carried out one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    length: int = 0
+
+
+class Agent:
+    """One conversation."""
+
+    def __init__(self, source: int, sink: int, root: str | None) -> None:
+        self.root = root
+        self._source, self._sink = source, sink
+        self._workers = ThreadPoolExecutor(THREADS, "work")
+        # One thread each, because reading and writing block for as long as the other side wishes.
+        self._reader = ThreadPoolExecutor(1, "read")
+        self._writer = ThreadPoolExecutor(1, "write")
+        self._writing = asyncio.Lock()
+        self._over = asyncio.Event()
+        self._open: dict[int | str, _Open] = {}
+        self._order: dict[tuple[str, ...], _Queue] = {}
+        self._indexes = LineIndexes()
+        self._children: list[Popen[bytes]] = []
+
+    async def serve(self) -> None:
+        """Until standard input ends, or standard output, or a signal says so."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._over.set)
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        await self._send(self._hello().line())
+        reading = asyncio.create_task(self._read())
+        await self._over.wait()
+        reading.cancel()
+
+    def _hello(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL,
+            version=__version__,
+            python=platform.python_version(),
+            host=socket.gethostname(),
+            boot=boot_id(),
+            pid=os.getpid(),
+            time=round(time.time(), 3),
+            root=str(locations.root(self.root)),
+            ops=NAMES,
+        )
+
+    def _reap(self) -> None:
+        self._children[:] = [child for child in self._children if child.poll() is None]
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        splitter = LineSplitter()
+        while chunk := await loop.run_in_executor(self._reader, _read_some, self._source):
+            for line in splitter.feed(chunk):
+                await self._take(line)
+        if splitter.rest().strip():
+            await self._take(splitter.rest())
+        await self._finish()
+        self._over.set()
+
+    async def _finish(self) -> None:
+        """Input has ended: answer what was asked for, end the streams."""
+        calls = []
+        for request in list(self._open.values()):
+            if request.credit is _CALL:
+                calls.append(request.task)
+            else:
+                request.task.cancel()
+        if calls:
+            await asyncio.wait(calls, timeout=LEAVE_S)
+
+    async def _take(self, line: bytes) -> None:
+        """Begin to carry out one line; what is wrong with it is answered."""
+        if not line.strip():
+            return
+        message_id: int | str | None = None
+        try:
+            request = protocol.parse_request(protocol.decode(line))
+            message_id = request.message_id
+            if request.op in ("stop", "more"):
+                answer = self._control(request)
+                if message_id is not None:
+                    await self._send(protocol.encode({"id": message_id, "ok": answer}))
+                return
+            self._start(request)
+        except ProtocolError as error:
+            await self._send(protocol.encode(protocol.error_message(error.message_id, error)))
+        except Eagle3opsError as error:
+            await self._send(protocol.encode(protocol.error_message(message_id, error)))
+
+    def _control(self, request: Request) -> dict[str, Any]:
+        """End a stream, or let it send more batches. A stream that has ended meanwhile is none to complain about."""
+        target, count = request.args.get("id"), request.args.get("n", 1)
+        if isinstance(target, bool) or not isinstance(target, int | str):
+            raise RequestError(f"{request.op} names the id of a stream")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= protocol.MAX_WINDOW:
+            raise RequestError(f"{request.op}: n is a whole number from 1 to {protocol.MAX_WINDOW}")
+        found = self._open.get(target)
+        if found is None or found.credit is _CALL:
+            return {"open": False}
+        if request.op == "stop":
+            found.stopped = True
+            found.task.cancel()
+        elif found.credit is not None:
+            for _ in range(count):
+                found.credit.release()
+        return {"open": True}
+
+    def _start(self, request: Request) -> None:
+        assert request.message_id is not None
+        if request.message_id in self._open:
+            raise RequestError(f"the id {request.message_id!a} is in use", remedy="give every request an id of its own")
+        if len(self._open) >= MAX_OPEN:
+            raise RequestError(f"{MAX_OPEN} requests are open", remedy="wait for answers, or stop streams")
+        found = OPERATIONS.get(request.op)
+        if found is None:
+            raise RequestError(
+                f"this agent (eagle3ops {__version__}) has no op {request.op[:60]!a}",
+                remedy=f"its ops: {', '.join(NAMES)}",
+            )
+        args = dict(request.args)
+        root = _root(request, args.pop("root", None), self.root)
+        checked = found.check(args)
+        here = Surroundings(root, self._in_thread, self._indexes, self._children)
+        credit: asyncio.Semaphore | None = _CALL
+        work: Coroutine[Any, Any, None]
+        if found.stream:
+            credit = None if request.window is None else asyncio.Semaphore(request.window)
+            work = self._stream(request, found, here, checked, credit)
+        else:
+            work = self._call(request, found, here, checked)
+        self._open[request.message_id] = _Open(asyncio.create_task(work), credit)
+
+    async def _in_thread(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._workers, partial(function, *args, **kwargs))
+
+    async def _call(self, request: Request, found: Operation, here: Surroundings, args: dict[str, Any]) -> None:
+        async def work() -> bytes:
+            answer = await self._in_thread(found.call, here, **args)
+            return await self._in_thread(protocol.encode, {"id": request.message_id, "ok": answer})
+
+        if found.in_order is None:
+            await self._answer(request, work())
+            return
+        key = (str(here.root), found.in_order, str(args.get(found.in_order)))
+        queue = self._order.setdefault(key, _Queue())
+        queue.length += 1
+        try:
+            # The lock serves in the order of the requests, because their tasks begin in that order.
+            async with queue.lock:
+                await self._answer(request, work())
+        finally:
+            queue.length -= 1
+            if queue.length == 0:
+                del self._order[key]
+
+    async def _stream(
+        self,
+        request: Request,
+        found: Operation,
+        here: Surroundings,
+        args: dict[str, Any],
+        credit: asyncio.Semaphore | None,
+    ) -> None:
+        assert request.message_id is not None
+        message_id = request.message_id
+
+        async def work() -> bytes:
+            answer: dict[str, Any] = {}
+            batches = found.call(here, **args)
+            try:
+                async for batch in batches:
+                    if isinstance(batch, End):
+                        answer = dict(batch.answer)
+                        break
+                    if credit is not None:
+                        await credit.acquire()
+                    await self._send(_items(message_id, batch))
+            finally:
+                await batches.aclose()
+            return protocol.encode({"id": message_id, "ok": answer})
+
+        await self._answer(request, work())
+
+    async def _answer(self, request: Request, work: Coroutine[Any, Any, bytes]) -> None:
+        """Send the final answer of a request, whatever becomes of it."""
+        assert request.message_id is not None
+        try:
+            line = await work
+        except asyncio.CancelledError:
+            entry = self._open.get(request.message_id)
+            if entry is None or not entry.stopped:
+                raise
+            line = protocol.encode({"id": request.message_id, "ok": {"stopped": True}})
+        except Eagle3opsError as error:
+            line = protocol.encode(protocol.error_message(request.message_id, error))
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            explained = Eagle3opsError(f"{request.op}: {where}{error.strerror or error}")
+            line = protocol.encode(protocol.error_message(request.message_id, explained))
+        except Exception as error:  # noqa: BLE001  (the boundary: one request that fails must not end the others)
+            traceback.print_exc()
+            explained = Eagle3opsError(
+                f"{request.op}: {type(error).__name__}: {error}",
+                remedy="this is a defect of eagle3ops; the traceback is in what the agent wrote on standard error",
+            )
+            line = protocol.encode(protocol.error_message(request.message_id, explained))
+        del self._open[request.message_id]
+        await self._send(line)
+
+    async def _send(self, line: bytes) -> None:
+        """Write a line, whole, and wait until it is written: a stream is never ahead of its reader."""
+        async with self._writing:
+            if self._over.is_set():
+                return
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._writer, _write_all, self._sink, line)
+            except OSError:
+                # Nobody is there any more.
+                self._over.set()
+
+
+_CALL = asyncio.Semaphore(0)
+"""Marks a request that is no stream."""
+
+
+def _root(request: Request, given: object, usual: str | None) -> Path:
+    """The folder of runs that a request is about."""
+    if given is not None and not (isinstance(given, str) and given and "\0" not in given):
+        raise RequestError(f"{request.op}: root is the path of a folder")
+    try:
+        found = locations.root(given or usual)
+        os.fsencode(found)
+    except (RuntimeError, UnicodeEncodeError) as error:
+        raise RequestError(f"{request.op}: root {given!a}: {error}") from error
+    return found
+
+
+def _items(message_id: int | str, batch: Batch) -> bytes:
+    if isinstance(batch, Raw):
+        return protocol.encode_items(message_id, batch.lines)
+    return protocol.encode({"id": message_id, "items": batch})
+
+
+def _read_some(fd: int) -> bytes:
+    while True:
+        try:
+            return os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            # Handed to us so by whoever started us.
+            select.select([fd], [], [])
+        except OSError:
+            return b""
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(fd, left) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
+
+
+if __name__ == "__main__":
+    from eagle3ops.hosts import agent
+
+    sys.exit(agent.main(*sys.argv[1:2]))

@@ -1,0 +1,145 @@
+"""Ops about runs: which are there, how do they stand, place one, take it up again, end it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from eagle3ops import locations
+from eagle3ops.errors import RequestError
+from eagle3ops.hosts.operations_base import Surroundings, operation
+
+
+def list_runs(here: Surroundings, *, limit: int | None = None) -> dict[str, Any]:
+    """One row for each run, oldest first; with `limit` the newest so many."""
+    from eagle3ops.runs.ledger import Ledger
+
+    if limit is not None and limit < 0:
+        raise RequestError(f"runs.list: limit is a count, not {limit}")
+    rows = Ledger(here.root).runs()
+    chosen = rows if limit is None else rows[len(rows) - min(limit, len(rows)) :]
+    return {"root": str(here.root), "total": len(rows), "runs": [asdict(row) for row in chosen]}
+
+
+def show(here: Surroundings, *, run: str) -> dict[str, Any]:
+    """Everything about one run."""
+    from eagle3ops.runs import ledger
+
+    return ledger.show(here.root, run)
+
+
+def diff(here: Surroundings, *, run: str, other: str) -> dict[str, Any]:
+    """What differs between two runs."""
+    from eagle3ops.runs import ledger
+
+    return ledger.diff(here.root, run, other)
+
+
+def state(here: Surroundings, *, run: str) -> dict[str, Any]:
+    """How a run stands: `state.json`, its request, and whether a supervisor looks after it now."""
+    from eagle3ops.runs.directory import find_run
+
+    found = find_run(here.root, run)
+    alive = found.alive()
+    return {
+        "run": found.run_id,
+        "path": str(found.path),
+        "status": found.status(),
+        "alive": alive,
+        "interruption": found.interruption(),
+        "request": found.request(),
+        "state": found.state(),
+        "supervisor": found.supervisor(),
+    }
+
+
+def plan(here: Surroundings, *, spec_text: str, job: str = "pipeline", source: str = "pipeline") -> dict[str, Any]:
+    """What would run, what is done, and whether it fits; a refusal is part of the answer."""
+    from eagle3ops.errors import Refused
+    from eagle3ops.runs.job import load_registry
+    from eagle3ops.runs.planning import admit, available_memory, choose, free_bytes, plan_stages
+    from eagle3ops.spec.load import parse_pipeline, require_known_names
+
+    registry = load_registry()
+    require_known_names([job], ["pipeline", *registry.names()], "job")
+    pipeline = parse_pipeline(spec_text, source, registry.specs())
+    stages = choose(plan_stages(pipeline, registry, here.root, locations.cache()), registry, job)
+    refused: Refused | None = None
+    try:
+        admit(stages, here.root)
+    except Refused as error:
+        refused = error
+    return {
+        "source": source,
+        "root": str(here.root),
+        "free_bytes": free_bytes(here.root),
+        "available_memory_bytes": available_memory(),
+        "stages": [stage.as_json() for stage in stages],
+        "refused": refused.what if refused else None,
+        "remedy": refused.remedy if refused else None,
+    }
+
+
+def place(
+    here: Surroundings,
+    *,
+    spec_text: str,
+    key: str,
+    job: str = "pipeline",
+    source: str = "pipeline",
+    forced: bool = False,
+    cache: str | None = None,
+) -> dict[str, Any]:
+    """Start a run, once per key; a repeat answers the same run."""
+    from eagle3ops.runs import orders
+
+    order = orders.Order(
+        job=job,
+        spec_text=spec_text,
+        source=source,
+        root=here.root,
+        cache=Path(cache).expanduser() if cache else locations.cache(),
+        forced=forced,
+        key=key,
+    )
+    return _started(here, orders.place(order))
+
+
+def resume(here: Surroundings, *, run: str, token: str, forced: bool = False) -> dict[str, Any]:
+    """Take a run up again, once per token."""
+    from eagle3ops.runs import orders
+    from eagle3ops.runs.directory import find_run
+
+    return _started(here, orders.resume(find_run(here.root, run), token=token, forced=forced))
+
+
+def _started(here: Surroundings, started: Any) -> dict[str, Any]:
+    if started.process is not None:
+        here.children.append(started.process)
+    return {
+        "run": started.run.run_id,
+        "path": str(started.run.path),
+        "root": str(started.run.root),
+        "after": started.after,
+        "fresh": started.fresh,
+    }
+
+
+def cancel(here: Surroundings, *, run: str) -> dict[str, Any]:
+    """Ask a run to end. `asked` is false when nothing looks after it; its status then says how it stands."""
+    from eagle3ops.runs import orders
+    from eagle3ops.runs.directory import find_run
+
+    found = find_run(here.root, run)
+    return {"run": found.run_id, "asked": orders.cancel(found), "status": found.status()}
+
+
+OPERATIONS = (
+    operation("runs.list", list_runs),
+    operation("runs.show", show),
+    operation("runs.diff", diff),
+    operation("runs.state", state),
+    operation("runs.plan", plan),
+    operation("runs.place", place),
+    operation("runs.resume", resume),
+    operation("runs.cancel", cancel),
+)
