@@ -13,7 +13,7 @@ from eagle3ops.hosts import bootstrap
 from eagle3ops.hosts.known_hosts import KnownHosts, read_all
 from eagle3ops.hosts.prompts import NoPrompts, Prompts
 from eagle3ops.hosts.registry import Host, own_known_hosts
-from eagle3ops.hosts.ssh_auth import TRIES, Login, Secrets, gather, unlock
+from eagle3ops.hosts.ssh_auth import TRIES, Login, Offer, Secrets, gather, unlock
 from eagle3ops.hosts.ssh_config import Endpoint, chain
 from eagle3ops.hosts.ssh_errors import explain, key_error, login_refused, timed_out
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
@@ -98,6 +98,40 @@ class SshTransport:
             raise
         return Connection(made)
 
+    async def host_keys(self) -> list[tuple[Endpoint, asyncssh.SSHKey | None]]:
+        """The key of every server on the way, each on record; logs in to the jumps only.
+
+        Raises:
+            HostKeyUnknown: the first that is not on record.
+            HostUnreachable, ConnectionRefusedForGood: as `connect`.
+        """
+        endpoints = await asyncio.to_thread(chain, self.host.address)
+        made: list[tuple[Endpoint, asyncssh.SSHClientConnection]] = []
+        try:
+            for endpoint in endpoints[:-1]:
+                made.append((endpoint, await self._log_in(endpoint, made[-1] if made else None)))
+            keys = [(endpoint, connection.get_server_host_key()) for endpoint, connection in made]
+            keys.append((endpoints[-1], await self._see_key(endpoints[-1], made[-1] if made else None)))
+        finally:
+            await Connection(made).close()
+        return keys
+
+    async def _see_key(
+        self, endpoint: Endpoint, via: tuple[Endpoint, asyncssh.SSHClientConnection] | None
+    ) -> asyncssh.SSHKey | None:
+        """The key that a server shows and proves to have, without logging in."""
+        known = await asyncio.to_thread(self.known_hosts, endpoint)
+        login = Login(endpoint, Offer(), Secrets(), NoPrompts(), patient=False)
+        try:
+            connection = await self._attempt(endpoint, via, known, login)
+        except asyncssh.HostKeyNotVerifiable as error:
+            raise key_error(self.name, endpoint, known, login.shown_key, error.reason) from error
+        except (asyncssh.PermissionDenied, _TooManyTries):
+            pass
+        else:
+            await Connection([(endpoint, connection)]).close()
+        return login.connection.get_server_host_key() if login.connection is not None else None
+
     async def open(self) -> "SshChannel":
         """Start an agent; returns once it has said hello, with that line still to be read."""
         connection = await self.connect()
@@ -177,7 +211,7 @@ class SshTransport:
             try:
                 return await self._attempt(endpoint, via, known, login)
             except asyncssh.HostKeyNotVerifiable as error:
-                raise key_error(self.name, endpoint, known, login.shown_key, own_known_hosts(), error.reason) from error
+                raise key_error(self.name, endpoint, known, login.shown_key, error.reason) from error
             except (asyncssh.PermissionDenied, _TooManyTries) as error:
                 refused: Exception = error
             finally:

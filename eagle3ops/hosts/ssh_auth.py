@@ -199,6 +199,7 @@ class Login(asyncssh.SSHClient):
         self.patient = patient
         self.shown_key: asyncssh.SSHKey | None = None
         self.made = asyncio.Event()
+        self.connection: asyncssh.SSHClientConnection | None = None
         self.password_used = False
         self.password_wanted = False
         self.dialog_wanted = False
@@ -206,6 +207,7 @@ class Login(asyncssh.SSHClient):
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         """The other side answers."""
+        self.connection = conn
         self.made.set()
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:

@@ -4,7 +4,6 @@ import errno
 import re
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle3ops.errors import HostUnreachable
@@ -34,7 +33,7 @@ class LoginRefused(ConnectionRefusedForGood):
 
 
 def key_error(
-    name: str, endpoint: Endpoint, known: KnownHosts, key: "asyncssh.SSHKey | None", own_file: Path, reason: str
+    name: str, endpoint: Endpoint, known: KnownHosts, key: "asyncssh.SSHKey | None", reason: str
 ) -> ConnectionRefusedForGood:
     """A host key that was not accepted.
 
@@ -43,7 +42,6 @@ def key_error(
         endpoint: the server that showed the key: the host itself, or a jump on the way.
         known: the lines of all files.
         key: the key; None where only `reason` is known (revoked, a certificate).
-        own_file: our own known_hosts.
         reason: asyncssh's words.
     """
     where = f"{endpoint.host} port {endpoint.port}"

@@ -1,0 +1,280 @@
+"""What do `hosts add|list|test|remove|trust|install` do?"""
+
+import asyncio
+import contextlib
+import getpass
+import json as jsonlib
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from eagle3ops.errors import Eagle3opsError, ExitCode, HostUnreachable, RequestError
+from eagle3ops.hosts.address import parse_address
+from eagle3ops.hosts.prompts import Prompts
+from eagle3ops.hosts.registry import LOCAL, Host, Registry, check_name, check_remote_path, find_host, own_known_hosts
+from eagle3ops.narration import plain
+
+CLOCK_WARN_S = 2.0
+PINGS = 5
+
+
+class TerminalPrompts:
+    """Asks the person at the terminal; nobody, when standard input or error is none."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether there is a person to ask."""
+        return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+    async def secret(self, question: str) -> str | None:
+        """Read a line that is not shown; None for nothing, or nobody."""
+        if not self.possible():
+            return None
+        async with self._turn:
+            return await asyncio.to_thread(_read_secret, f"{plain(question)}: ")
+
+    async def confirm(self, question: str) -> bool:
+        """yes, written out; anything else is no."""
+        if not self.possible():
+            return False
+        async with self._turn:
+            return await asyncio.to_thread(_read_yes, f"{plain(question)} [yes/no] ")
+
+
+def _read_secret(question: str) -> str | None:
+    try:
+        return getpass.getpass(question, stream=sys.stderr) or None
+    except (EOFError, KeyboardInterrupt):
+        return None
+
+
+def _read_yes(question: str) -> bool:
+    try:
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() == "yes"
+    except KeyboardInterrupt:
+        return False
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _write_json(data: Any) -> None:
+    _write(jsonlib.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def hosts(args: Namespace, *, json: bool) -> int:
+    """`eagle3ops hosts ...`; returns the exit code."""
+    command = args.hosts_command
+    if command == "list":
+        return _list(json=json)
+    if command == "add":
+        return asyncio.run(_add(args, json=json))
+    if command == "remove":
+        return _remove(args.name, json=json)
+    if command == "trust":
+        return asyncio.run(_trust(args.name, args.fingerprint, json=json))
+    if command == "install":
+        return asyncio.run(_install(args, json=json))
+    return asyncio.run(_test(args.name, TerminalPrompts(), json=json))
+
+
+def _list(*, json: bool) -> int:
+    registry = Registry()
+    known = registry.hosts()
+    if json:
+        _write_json([{"name": LOCAL, "address": None, "python": None, "root": None}, *map(_as_json, known.values())])
+        return ExitCode.DONE
+    rows = [("name", "address", "python", "root"), (LOCAL, "this machine", "-", "-")]
+    rows += [(host.name, str(host.address), host.python or "-", host.root or "-") for host in known.values()]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if not known:
+        _say("add one: eagle3ops hosts add NAME ssh://user@host:port")
+    return ExitCode.DONE
+
+
+def _as_json(host: Host) -> dict[str, Any]:
+    return {"name": host.name, "address": str(host.address), "python": host.python, "root": host.root}
+
+
+async def _add(args: Namespace, *, json: bool) -> int:
+    host = Host(
+        name=check_name(args.name),
+        address=parse_address(args.address),
+        python=check_remote_path(args.python, "--python"),
+        root=check_remote_path(args.host_root, "--root"),
+    )
+    registry = Registry()
+    fresh = registry.add(host)
+    if json:
+        _write_json({**_as_json(host), "new": fresh})
+    _say(f"{host.name}: {'added' if fresh else 'changed'} ({host.address}) in {registry.path}")
+    if not TerminalPrompts.possible():
+        _say(f"  next: eagle3ops hosts test {host.name}")
+        return ExitCode.DONE
+    await _test(host.name, TerminalPrompts(), json=False, say=_say)
+    return ExitCode.DONE
+
+
+def _remove(name: str, *, json: bool) -> int:
+    registry = Registry()
+    registry.remove(name)
+    if json:
+        _write_json({"removed": name})
+    _say(f"{name}: removed from {registry.path}; what it did and its trusted key stay ({own_known_hosts()})")
+    return ExitCode.DONE
+
+
+def _only_remote(name: str) -> Host:
+    if name == LOCAL:
+        raise RequestError("local is this machine; it needs no SSH", remedy="eagle3ops hosts list shows the others")
+    return find_host(name)
+
+
+async def _trust(name: str, given: str | None, *, json: bool) -> int:
+    from eagle3ops.hosts.ssh import SshTransport
+    from eagle3ops.hosts.ssh_trust import trust
+
+    prompts = TerminalPrompts()
+    transport = SshTransport(_only_remote(name), prompts)
+    results = await trust(transport, prompts, given)
+    if json:
+        _write_json([{"host": str(item.endpoint), "key": item.key, "added": item.added} for item in results])
+    for item in results:
+        _say(f"{item.endpoint}: {item.key or 'its key'} {'is trusted now' if item.added else 'was trusted already'}")
+    return ExitCode.DONE
+
+
+async def _install(args: Namespace, *, json: bool) -> int:
+    from eagle3ops.hosts.install import install, prove
+    from eagle3ops.hosts.ssh import SshTransport
+
+    prompts = TerminalPrompts()
+    transport = SshTransport(_only_remote(args.name), prompts)
+
+    async def agreed(what: str) -> bool:
+        _say(what)
+        if args.install_yes:
+            return True
+        if not prompts.possible():
+            raise RequestError("nobody can be asked here", remedy="agree beforehand: --yes")
+        return await prompts.confirm("install it?")
+
+    done = await install(transport, extras=args.extra, tell=lambda line: _say(plain(line)), confirm=agreed)
+    await prove(transport)
+    if json:
+        _write_json(asdict(done))
+    _say(f"{done.host}: eagle3ops {done.version} {'is installed' if done.fresh else 'was there already'}")
+    return ExitCode.DONE
+
+
+@dataclass
+class _Steps:
+    """The steps of a test, said as they are done."""
+
+    say: Callable[[str], None]
+    done: list[dict[str, Any]] = field(default_factory=list)
+
+    def good(self, step: str, value: str) -> None:
+        self._add(step, True, value, None)
+
+    def bad(self, step: str, error: Eagle3opsError) -> None:
+        self._add(step, False, error.what, error.remedy)
+
+    def _add(self, step: str, ok: bool, value: str, remedy: str | None) -> None:
+        self.done.append({"step": step, "ok": ok, "value": value, "remedy": remedy})
+        self.say(f"{'✓' if ok else '✗'} {step}: {plain(value)}")
+        if remedy:
+            self.say(f"    -> {plain(remedy)}")
+
+
+async def _test(name: str, prompts: Prompts, *, json: bool, say: Callable[[str], None] | None = None) -> int:
+    steps = _Steps(say or (_say if json else _write))
+    code = await _examine(name, prompts, steps)
+    if json:
+        _write_json({"host": name, "ok": code == ExitCode.DONE, "steps": steps.done})
+    return code
+
+
+async def _examine(name: str, prompts: Prompts, steps: _Steps) -> int:
+    """Key, login, agent, version, round trip, clock: one step after the other, until one fails."""
+    from eagle3ops.hosts.client import AgentClient
+    from eagle3ops.hosts.registry import transport_for
+
+    transport = transport_for(name, prompts)
+    if name != LOCAL:
+        from eagle3ops.hosts.ssh import SshTransport
+        from eagle3ops.hosts.ssh_trust import trust
+
+        assert isinstance(transport, SshTransport)
+        steps.good("address", str(transport.host.address))
+
+        async def key() -> str:
+            results = await trust(transport, prompts, None)
+            return ", ".join(f"{item.endpoint} {item.key}{' (new)' if item.added else ''}" for item in results)
+
+        async def login() -> str:
+            async with await transport.connect() as connection:
+                hops = (
+                    " through " + ", ".join(str(hop) for hop, _ in connection.hops[:-1]) if connection.hops[1:] else ""
+                )
+                return f"{connection.endpoint}{hops}"
+
+        for step, action in (("host key", key), ("login", login)):
+            if not await _step(steps, step, action):
+                return ExitCode.UNREACHABLE
+    try:
+        client = await AgentClient.connect(transport)
+    except HostUnreachable as error:
+        steps.bad("agent", error)
+        return ExitCode.UNREACHABLE
+    try:
+        hello = client.hello
+        steps.good("agent", f"eagle3ops {hello.version}, Python {hello.python}, on {hello.host}")
+        steps.good("root", hello.root)
+        trips = []
+        offsets = []
+        for _ in range(PINGS):
+            before, started = time.time(), time.perf_counter()
+            answer = await client.call("ping")
+            trips.append(time.perf_counter() - started)
+            if isinstance(answer.get("time"), int | float):
+                offsets.append((trips[-1], float(answer["time"]) - (before + trips[-1] / 2)))
+        steps.good("round trip", f"{min(trips) * 1000:.1f} ms")
+        if offsets:
+            offset = min(offsets)[1]
+            words = f"{abs(offset) * 1000:.0f} ms {'ahead of' if offset > 0 else 'behind'} this machine"
+            if abs(offset) > CLOCK_WARN_S:
+                words += " (times of events are the host's; an NTP service keeps clocks together)"
+            steps.good("clock", words)
+    except HostUnreachable as error:
+        steps.bad("agent", error)
+        return ExitCode.UNREACHABLE
+    finally:
+        with contextlib.suppress(OSError):
+            await client.close()
+    return ExitCode.DONE
+
+
+async def _step(steps: _Steps, name: str, action: Callable[[], Awaitable[str]]) -> bool:
+    try:
+        steps.good(name, await action())
+    except HostUnreachable as error:
+        steps.bad(name, error)
+        return False
+    return True

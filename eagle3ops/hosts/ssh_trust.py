@@ -1,0 +1,71 @@
+"""How does a host key come to be trusted? A person compares a fingerprint, or a script gives the one it expects."""
+
+from dataclasses import dataclass
+
+from eagle3ops.hosts.known_hosts import append, describe, fingerprint, same_fingerprint
+from eagle3ops.hosts.prompts import Prompts
+from eagle3ops.hosts.registry import own_known_hosts
+from eagle3ops.hosts.ssh import SshTransport
+from eagle3ops.hosts.ssh_config import Endpoint
+from eagle3ops.hosts.ssh_errors import HostKeyChanged, HostKeyUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """One server on the way, whose key is trusted."""
+
+    endpoint: Endpoint
+    key: str
+    """Type and fingerprint."""
+    added: bool
+    """By this call; False when it was on record."""
+
+
+async def trust(transport: SshTransport, prompts: Prompts, given: str | None) -> list[Trusted]:
+    """See to it that the host's key is on record, and those of the jumps before it.
+
+    A key that is unknown is shown and asked about, or compared with the fingerprint that was given. A changed one is
+    never taken. Whether one may log in does not matter here, except at a jump.
+
+    Args:
+        transport: the host.
+        prompts: who decides when no fingerprint is given.
+        given: `SHA256:...` of the host itself.
+
+    Raises:
+        HostKeyUnknown: nobody said yes.
+        HostKeyChanged: another key is on record, or the fingerprint given is not the host's.
+        HostUnreachable: no connection.
+    """
+    added: set[tuple[str, ...]] = set()
+    while True:
+        try:
+            shown = await transport.host_keys()
+            break
+        except HostKeyUnknown as error:
+            if error.endpoint.names in added:
+                raise
+            # The fingerprint that was given is the host's own; a jump's key is always asked about.
+            await _decide(error, prompts, given if error.endpoint.asked == transport.host.address.host else None)
+            append(own_known_hosts(), error.endpoint.names[0], error.key, transport.name)
+            added.add(error.endpoint.names)
+    last, key = shown[-1]
+    if given is not None and key is not None and not same_fingerprint(given, key):
+        raise HostKeyChanged(
+            f"{last}: {describe(key)} is on record and shown, but {given} was expected",
+            remedy="ask who runs the host which of the two is right",
+        )
+    return [Trusted(endpoint, describe(key) if key else "", endpoint.names in added) for endpoint, key in shown]
+
+
+async def _decide(error: HostKeyUnknown, prompts: Prompts, given: str | None) -> None:
+    where = f"{error.endpoint.host} port {error.endpoint.port}"
+    if given is not None:
+        if not same_fingerprint(given, error.key):
+            raise HostKeyChanged(
+                f"{where}: shows {fingerprint(error.key)}, but {given} was expected; nothing was stored",
+                remedy="is this the right host? Ask who runs it for its fingerprint",
+            )
+        return
+    if not await prompts.confirm(f"{where} shows the key {describe(error.key)}. Is it the host's?"):
+        raise error
