@@ -51,8 +51,9 @@ def from_json(data: Mapping[str, Any]) -> Finding:
     Raises:
         ValueError: it is not one.
     """
-    name, status, value, remedy = (data.get(key) for key in ("name", "status", "value", "remedy"))
-    if not isinstance(name, str) or not isinstance(value, str) or status not in get_args(Status):
+    name, value, remedy = (data.get(key) for key in ("name", "value", "remedy"))
+    status: Status | None = next((known for known in get_args(Status) if known == data.get("status")), None)
+    if not isinstance(name, str) or not isinstance(value, str) or status is None:
         raise ValueError(f"not a finding: {dict(data)!r:.200}")
     if remedy is not None and not isinstance(remedy, str):
         raise ValueError(f"not a remedy: {remedy!r:.200}")

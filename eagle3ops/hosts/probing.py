@@ -69,7 +69,7 @@ class Pending(Generic[T]):
     """A call under way in a thread of its own, which is given up when it does not come back."""
 
     def __init__(self, call: Callable[[], T]) -> None:
-        self._result: T | None = None
+        self._results: list[T] = []
         self._error: Exception | None = None
         self._done = threading.Event()
         # A daemon: one that hangs in the kernel must not keep the interpreter from ending.
@@ -77,7 +77,7 @@ class Pending(Generic[T]):
 
     def _work(self, call: Callable[[], T]) -> None:
         try:
-            self._result = call()
+            self._results.append(call())
         except Exception as error:  # noqa: BLE001  (the boundary: handed to whoever waits)
             self._error = error
         self._done.set()
@@ -92,7 +92,7 @@ class Pending(Generic[T]):
             raise NoAnswer(f"no answer within {limit:.0f} s")
         if self._error is not None:
             raise self._error
-        return self._result  # type: ignore[return-value]  (set whenever there is no error)
+        return self._results[0]
 
 
 VERSION = re.compile(r"(?<![\d.])(\d+(?:\.\d+)+)")
