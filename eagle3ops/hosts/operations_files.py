@@ -139,7 +139,7 @@ def part_of(place: Path, sha256: str) -> Path:
     return place.with_name(f"{place.name}.part-{sha256[:16]}")
 
 
-def _in_place(place: Path, size: int, sha256: str) -> bool:
+def already_in_place(place: Path, size: int, sha256: str) -> bool:
     """Does the finished file stand there already?"""
     try:
         status = place.stat()
@@ -151,7 +151,7 @@ def _in_place(place: Path, size: int, sha256: str) -> bool:
         return sha256_of(fd) == sha256
 
 
-def _refuse_overwriting(place: Path, overwrite: bool) -> None:
+def refuse_overwriting(place: Path, overwrite: bool) -> None:
     if place.is_dir():
         raise RequestError(f"{place}: a folder stands there", remedy="name the file, not the folder")
     if place.exists() and not overwrite:
@@ -170,10 +170,10 @@ def begin(
     place = locate(here, path)
     part = part_of(place, sha256)
     with _explained(place):
-        if _in_place(place, size, sha256):
+        if already_in_place(place, size, sha256):
             part.unlink(missing_ok=True)
             return {"path": str(place), "done": True, "offset": size, "prefix_sha256": sha256}
-        _refuse_overwriting(place, overwrite)
+        refuse_overwriting(place, overwrite)
         place.parent.mkdir(parents=True, exist_ok=True)
     with _explained(part):
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -234,10 +234,10 @@ def commit(
         raise RequestError("file.commit: mode is between 0 and 0o777")
     with _explained(place):
         if not part.exists():
-            if _in_place(place, size, sha256):
+            if already_in_place(place, size, sha256):
                 return {"path": str(place), "size": size, "sha256": sha256}
             raise RequestError(f"{part}: was not begun", remedy="file.begin comes first")
-        _refuse_overwriting(place, overwrite)
+        refuse_overwriting(place, overwrite)
         fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             found, wanted = os.fstat(fd).st_size, size
@@ -254,11 +254,11 @@ def commit(
             os.fsync(fd)
         finally:
             os.close(fd)
-        _put_in_place(part, place, overwrite)
+        put_in_place(part, place, overwrite)
     return {"path": str(place), "size": size, "sha256": sha256}
 
 
-def _put_in_place(part: Path, place: Path, overwrite: bool) -> None:
+def put_in_place(part: Path, place: Path, overwrite: bool) -> None:
     from eagle3ops.runs.files import sync_folder
 
     if overwrite:
@@ -269,7 +269,7 @@ def _put_in_place(part: Path, place: Path, overwrite: bool) -> None:
             os.link(part, place)
             part.unlink()
         except FileExistsError:
-            _refuse_overwriting(place, overwrite)
+            refuse_overwriting(place, overwrite)
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
                 raise
