@@ -1,13 +1,19 @@
 """Shards: what was written comes back, and what was damaged is found, named and made again."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.eagle3.space import bytes_per_token, row_bytes, split_bytes, used_bytes
 from eagle3ops.features import FeatureError, FeatureHeader, FeatureReader, FeatureRow, FeatureWriter
+from eagle3ops.features.format import NoSoundRow
 
 HEADER = FeatureHeader(
     target_fingerprint="abc", aux_layers=AuxLayers((1, 2), 4), hidden_size=8, dtype="bfloat16", final_state="pre_norm"
@@ -138,3 +144,36 @@ def test_a_folder_without_features_says_what_to_do(tmp_path: Path) -> None:
 def test_a_shard_name_cannot_leave_the_folder(tmp_path: Path) -> None:
     with pytest.raises(FeatureError, match="shard name"):
         FeatureWriter(tmp_path, HEADER).write_shard("../x", [make_row("a")])
+
+
+def test_what_does_not_verify_is_deleted_where_space_is_short(folder: Path) -> None:
+    truncate(folder / "00000.safetensors")
+    (folder / "00007.safetensors").write_bytes(b"never finished")
+    writer = FeatureWriter(folder, HEADER, keep_damaged=False)
+    assert writer.verified() == {"00001"}
+    assert {problem.shard for problem in writer.problems} == {"00000", "00007"}
+    assert {path.name for path in folder.iterdir()} == {"header.json", "manifest.jsonl", "00001.safetensors"}
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    ids=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), min_size=12, max_size=12),
+    rejected=st.integers(0, 11),
+    rows_per_shard=st.integers(1, 5),
+)
+@settings(max_examples=25)
+def test_a_folder_is_never_larger_than_was_forecast(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], ids: list[str], rejected: int, rows_per_shard: int
+) -> None:
+    folder = tmp_path_factory.mktemp("bound") / "features"
+    rows = [replace(make_row("x", tokens), id=name) for tokens, name in zip(lengths, ids, strict=False)]
+    if len(rows) > 1 and rejected < len(rows):
+        rows[rejected].aux[-1] = float("nan")
+    width = bytes_per_token(8, 2, 2)
+    bound = split_bytes([row_bytes(n, name, width) for n, name in zip(lengths, ids, strict=False)], rows_per_shard)
+    writer = FeatureWriter(folder, HEADER)
+    for first in range(0, len(rows), rows_per_shard):
+        with suppress(NoSoundRow):
+            writer.write_shard(str(first), rows[first : first + rows_per_shard])
+        assert used_bytes(folder) <= bound
+    assert used_bytes(folder) > sum(lengths[1:]) * width // 2
