@@ -21,10 +21,11 @@ import asyncssh
 from eagle3ops import __version__
 from eagle3ops.errors import Eagle3opsError, HostUnreachable, RequestError
 from eagle3ops.hosts import remote_install, wheel
+from eagle3ops.hosts.address import is_url
 from eagle3ops.hosts.bootstrap import COMMAND, ENVIRONMENT
 from eagle3ops.hosts.install_survey import Interpreter, Survey, choose, parse, script
 from eagle3ops.hosts.install_words import explain_failure, shown
-from eagle3ops.hosts.registry import Registry, is_url
+from eagle3ops.hosts.registry import Registry
 from eagle3ops.hosts.ssh import Connection, SshTransport
 
 SURVEY_LIMIT_S = 60.0
@@ -32,6 +33,9 @@ INSTALL_LIMIT_S = 3600.0
 EXTRAS = ("train", "gguf", "sglang", "vllm")
 CHUNK = 1 << 18
 OWN_PYTHON = f"~/{ENVIRONMENT}/bin/python"
+
+_CHATTER = ("Requirement already satisfied", "Looking in ", "eagle3ops is already installed")
+"""What pip says that tells a person nothing."""
 
 Tell = Callable[[str], None]
 Confirm = Callable[[str], Awaitable[bool]]
@@ -83,11 +87,11 @@ class Intent:
         extras = f" with {', '.join(self.extras)}" if self.extras else ""
         lines = [
             f"install eagle3ops {__version__}{extras} on {self.host}",
-            f"  wheel        {self.remote_wheel} ({self.wheel.stat().st_size:,} bytes, sha256 {self.sha256[:12]})",
+            f"  wheel        {self.wheel.name}, {self.wheel.stat().st_size:,} bytes, sha256 {self.sha256[:12]}",
             f"  Python       {self.python}",
             f"  environment  {self.survey.base}/{self.name}",
             f"  link         ~/{ENVIRONMENT} -> {self.name}"
-            + (f" (now {self.survey.current}, which stays)" if self.survey.current else ""),
+            + (f" (now {self.survey.current}, which stays)" if self.survey.current not in ("", self.name) else ""),
         ]
         if self.sites:
             lines.append(f"  shares       {shared} of that Python")
@@ -277,7 +281,7 @@ async def _build_there(connection: Connection, intent: Intent, tell: Tell) -> di
                 message = read_message(raw.decode(errors="replace")) or {}
                 if "done" in message or "error" in message:
                     outcome = message.get("done") or message.get("error")
-                elif message:
+                elif message and not str(message.get("said", "")).startswith(_CHATTER):
                     tell(shown(str(message.get("step") or f"  {message.get('said', '')}"), 500))
             if isinstance(outcome, dict):
                 return outcome
