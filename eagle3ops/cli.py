@@ -116,7 +116,7 @@ def _add_hosts(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentPa
                 "--fingerprint", metavar="SHA256:...", help="trust this key and no other, without asking"
             )
         if name == "install":
-            command.add_argument("--extra", action="append", default=[], metavar="NAME", help="train, gguf, sglang, ...")
+            command.add_argument("--extra", action="append", default=[], metavar="NAME", help="train, gguf, sglang")
             command.add_argument("--yes", dest="install_yes", action="store_true", help="do not ask")
 
 

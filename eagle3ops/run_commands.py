@@ -4,34 +4,20 @@ import json as jsonlib
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.errors import ExitCode, Refused, RequestError
 from eagle3ops.headless import follow, read_pipeline, take_up_again
 from eagle3ops.narration import plain
-from eagle3ops.runs.directory import find_run
-from eagle3ops.runs.files import explain_os_error
-from eagle3ops.runs.gc import collect, find_garbage
-from eagle3ops.runs.job import load_registry
-from eagle3ops.runs.ledger import Ledger, diff, show
-from eagle3ops.runs.orders import cancel
-from eagle3ops.runs.planning import (
-    StagePlan,
-    admit,
-    available_memory,
-    choose,
-    free_bytes,
-    human_bytes,
-    human_seconds,
-    plan_stages,
-    total,
-)
+from eagle3ops.runs.directory import RunDirectory, find_run, runs_folder
+from eagle3ops.runs.job import Forecast, load_registry
+from eagle3ops.runs.planning import human_bytes, human_seconds, total
 from eagle3ops.spec.load import dump_pipeline, json_schema, require_known_names
 
+LOCAL = "local"
 CANCEL_WAIT_S = 20.0
 
 
@@ -50,6 +36,33 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Who answers questions about runs: this machine's own root, or the agent of a host."""
+
+    host: str
+    root: str | None
+
+    def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
+        """The answer to one op of the agent's table; asked in this process where the host is this one."""
+        if self.host != LOCAL:
+            from eagle3ops import remote
+
+            return remote.ask(self.host, self.root, op, **arguments)
+        from eagle3ops.hosts.operations_runs import OPERATIONS, here
+
+        found = next(known for known in OPERATIONS if known.name == op)
+        return dict(found.call(here(self.root), **arguments))
+
+    def command(self, verb: str, run_id: str) -> str:
+        """The command line that does `verb` to a run."""
+        if self.host == LOCAL:
+            return RunDirectory(runs_folder(locations.root(self.root)) / run_id).command(verb)
+        from eagle3ops.remote import command
+
+        return command(verb, run_id, self.host, self.root)
+
+
 def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides: Sequence[str], *, json: bool) -> int:
     """`eagle3ops plan` and `eagle3ops spec schema|check`."""
     registry = load_registry()
@@ -65,54 +78,42 @@ def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides:
             sys.stderr.write(f"{source}: right\n")
         return ExitCode.DONE
     require_known_names([args.plan_job], ["pipeline", *registry.names()], "job")
-    where = locations.root(root)
-    planned = plan_stages(pipeline, registry, where, locations.cache())
-    stages = choose(planned, registry, args.plan_job)
-    refusal: Refused | None = None
-    try:
-        admit(stages, where)
-    except Refused as error:
-        refusal = error
+    desk = Desk(host or pipeline.host, root)
+    planned = desk.ask("runs.plan", spec_text=dump_pipeline(pipeline), job=args.plan_job, source=source)
     if json:
-        _write_json(
-            {
-                "source": source,
-                "root": str(where),
-                "free_bytes": free_bytes(where),
-                "available_memory_bytes": available_memory(),
-                "stages": [stage.as_json() for stage in stages],
-                "refused": refusal.what if refusal else None,
-            }
-        )
+        _write_json(planned)
     else:
-        _plan_table(stages, source, where)
-    if refusal is not None:
-        raise refusal
+        _plan_table(planned)
+    if planned["refused"]:
+        raise Refused(planned["refused"], remedy=planned["remedy"])
     return ExitCode.DONE
 
 
-def _plan_table(stages: Sequence[StagePlan], source: str, root: Path) -> None:
-    due = [stage for stage in stages if not stage.done]
+def _plan_table(planned: Mapping[str, Any]) -> None:
+    stages = planned["stages"]
+    forecasts = {stage["stage"]: Forecast(**stage["forecast"]) for stage in stages}
+    due = [stage["stage"] for stage in stages if not stage["done"]]
     rows = [
         [
-            stage.name,
-            "done" if stage.done else "will run",
-            *_forecast(stage.plan.forecast),
-            ", ".join(stage.plan.outputs),
+            stage["stage"],
+            "done" if stage["done"] else "will run",
+            *_forecast(forecasts[stage["stage"]]),
+            ", ".join(stage["outputs"]),
         ]
         for stage in stages
     ]
-    rows.append(["all", f"{len(due)} to run", *_forecast(total([stage.plan.forecast for stage in due])), ""])
-    _write(source)
+    rows.append(["all", f"{len(due)} to run", *_forecast(total([forecasts[name] for name in due])), ""])
+    _write(planned["source"])
     _table(["stage", "state", "tokens", "disk", "memory", "time", "outputs"], rows)
     for stage in stages:
-        if stage.reason:
-            _write(f"{stage.name}: done again: {plain(stage.reason)}")
-        for note in stage.plan.forecast.notes:
-            _write(f"{stage.name}: {note}")
-    free = free_bytes(root)
+        if stage["reason"]:
+            _write(f"{stage['stage']}: done again: {plain(stage['reason'])}")
+        for note in stage["forecast"]["notes"]:
+            _write(f"{stage['stage']}: {plain(note)}")
+    free = planned["free_bytes"]
     disk = human_bytes(free) if free is not None else "?"
-    _write(f"root {root}: {disk} free; memory: {human_bytes(available_memory())} available")
+    memory = human_bytes(planned["available_memory_bytes"])
+    _write(f"root {plain(planned['root'])}: {disk} free; memory: {memory} available")
 
 
 def _forecast(forecast: Any) -> list[str]:
@@ -126,30 +127,44 @@ def _forecast(forecast: Any) -> list[str]:
 
 def runs(args: Namespace, root: str | None, host: str | None, *, json: bool) -> int:
     """`eagle3ops runs ...`."""
-    where = locations.root(root)
+    desk = Desk(host or LOCAL, root)
     command = args.runs_command
     if command == "list":
-        return _list(where, json=json)
+        return _list(desk, json=json)
     if command == "show":
-        return _show(where, args.run, json=json)
+        return _show(desk, args.run, json=json)
     if command == "diff":
-        return _diff(where, args.run, args.other, json=json)
+        return _diff(desk, args.run, args.other, json=json)
     if command == "gc":
-        return _gc(where, args, json=json)
-    run = find_run(where, args.run)
+        return _gc(desk, args, json=json)
+    if command == "cancel":
+        return _cancel(desk, args.run)
+    if desk.host != LOCAL:
+        from eagle3ops import remote
+
+        if command == "follow":
+            return remote.follow(desk.host, root, args.run, json=json)
+        return remote.resume(desk.host, root, args.run, json=json, detach=args.resume_detach, yes=args.resume_yes)
+    run = find_run(locations.root(root), args.run)
     if command == "follow":
         return follow(run, json=json)
-    if command == "resume":
-        return take_up_again(run, json=json, detach=args.resume_detach, yes=args.resume_yes)
-    if not cancel(run):
-        raise RequestError(f"{run.run_id} is not running; it is {run.status()}")
+    return take_up_again(run, json=json, detach=args.resume_detach, yes=args.resume_yes)
+
+
+def _cancel(desk: Desk, run: str) -> int:
+    answer = desk.ask("runs.cancel", run=run)
+    run_id = answer["run"]
+    if not answer["asked"]:
+        raise RequestError(f"{run_id} is not running; it is {answer['status']}")
     deadline = time.monotonic() + CANCEL_WAIT_S
-    while run.alive() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if run.alive():
-        sys.stderr.write(f"{run.run_id}: asked to end, still running after {CANCEL_WAIT_S:.0f} s\n")
+    while alive := desk.ask("runs.state", run=run_id)["alive"]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1 if desk.host == LOCAL else 1.0)
+    if alive:
+        sys.stderr.write(f"{run_id}: asked to end, still running after {CANCEL_WAIT_S:.0f} s\n")
         return ExitCode.FAILED
-    sys.stderr.write(f"{run.run_id}: cancelled\n  take it up again: {run.command('resume')}\n")
+    sys.stderr.write(f"{run_id}: cancelled\n  take it up again: {desk.command('resume', run_id)}\n")
     return ExitCode.DONE
 
 
@@ -157,37 +172,36 @@ def _when(seconds: float | None) -> str:
     return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _list(root: Path, *, json: bool) -> int:
-    summaries = Ledger(root).runs()
+def _list(desk: Desk, *, json: bool) -> int:
+    found = desk.ask("runs.list")
     if json:
-        _write_json([asdict(summary) for summary in summaries])
+        _write_json(found["runs"])
         return ExitCode.DONE
-    if not summaries:
-        sys.stderr.write(f"no runs in {root}\n")
+    if not found["runs"]:
+        sys.stderr.write(f"no runs in {found['root']}{'' if desk.host == LOCAL else f' on {desk.host}'}\n")
         return ExitCode.DONE
     rows = []
-    for run in summaries:
-        took = "-" if run.started is None or run.ended is None else human_seconds(run.ended - run.started)
-        done = sum(status in ("done", "reused") for status in run.stages.values())
-        code = "-" if run.exit_code is None else str(run.exit_code)
+    for run in found["runs"]:
+        took = "-" if run["started"] is None or run["ended"] is None else human_seconds(run["ended"] - run["started"])
+        done = sum(status in ("done", "reused") for status in run["stages"].values())
         rows.append(
             [
-                run.run_id,
-                run.job,
-                run.status,
-                code,
-                f"{done}/{len(run.stages)}",
-                _when(run.created),
+                plain(run["run_id"]),
+                plain(run["job"]),
+                plain(run["status"]),
+                "-" if run["exit_code"] is None else str(run["exit_code"]),
+                f"{done}/{len(run['stages'])}",
+                _when(run["created"]),
                 took,
-                plain(run.cause or ""),
+                plain(run["cause"] or ""),
             ]
         )
     _table(["run", "job", "status", "exit", "stages", "created", "took", "cause"], rows)
     return ExitCode.DONE
 
 
-def _show(root: Path, run_id: str, *, json: bool) -> int:
-    found = show(root, run_id)
+def _show(desk: Desk, run_id: str, *, json: bool) -> int:
+    found = desk.ask("runs.show", run=run_id)
     if json:
         _write_json(found)
         return ExitCode.DONE
@@ -213,8 +227,8 @@ def _show(root: Path, run_id: str, *, json: bool) -> int:
     return ExitCode.DONE
 
 
-def _diff(root: Path, first: str, second: str, *, json: bool) -> int:
-    found = diff(root, first, second)
+def _diff(desk: Desk, first: str, second: str, *, json: bool) -> int:
+    found = desk.ask("runs.diff", run=first, other=second)
     if json:
         _write_json(found)
         return ExitCode.DONE
@@ -226,21 +240,15 @@ def _diff(root: Path, first: str, second: str, *, json: bool) -> int:
     return ExitCode.DONE
 
 
-def _gc(root: Path, args: Namespace, *, json: bool) -> int:
-    garbage = find_garbage(root, keep=args.keep, older_than_days=args.older_than)
-    try:
-        gone = collect(garbage) if args.gc_yes else garbage
-    except OSError as error:
-        raise explain_os_error(error) or error from error
-    size = sum(item.bytes for item in gone)
+def _gc(desk: Desk, args: Namespace, *, json: bool) -> int:
+    found = desk.ask("runs.gc", keep=args.keep, older_than_days=args.older_than, delete=args.gc_yes)
     if json:
-        rows = [{"kind": item.kind, "path": str(item.path), "bytes": item.bytes} for item in gone]
-        _write_json({"deleted": bool(args.gc_yes), "bytes": size, "items": rows})
+        _write_json(found)
         return ExitCode.DONE
-    for item in gone:
-        _write(f"{item.kind}  {human_bytes(item.bytes).rjust(10)}  {item.path}")
-    if args.gc_yes:
-        _write(f"deleted {len(gone)} folders, {human_bytes(size)}")
+    for item in found["items"]:
+        _write(f"{item['kind']}  {human_bytes(item['bytes']).rjust(10)}  {plain(item['path'])}")
+    if found["deleted"]:
+        _write(f"deleted {len(found['items'])} folders, {human_bytes(found['bytes'])}")
     else:
-        _write(f"{len(gone)} folders, {human_bytes(size)} would be deleted; do it with --yes")
+        _write(f"{len(found['items'])} folders, {human_bytes(found['bytes'])} would be deleted; do it with --yes")
     return ExitCode.DONE

@@ -1,12 +1,19 @@
 """Ops about runs: which are there, how do they stand, place one, take it up again, end it."""
 
+import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.errors import RequestError
+from eagle3ops.hosts.logs import LineIndexes
 from eagle3ops.hosts.operations_base import Surroundings, operation
+
+
+def here(root: str | None) -> Surroundings:
+    """The surroundings of an op about runs that is asked in this process."""
+    return Surroundings(locations.root(root), asyncio.to_thread, LineIndexes(), [])
 
 
 def list_runs(here: Surroundings, *, limit: int | None = None) -> dict[str, Any]:
@@ -133,6 +140,24 @@ def cancel(here: Surroundings, *, run: str) -> dict[str, Any]:
     return {"run": found.run_id, "asked": orders.cancel(found), "status": found.status()}
 
 
+def collect_garbage(
+    here: Surroundings, *, keep: int = 20, older_than_days: float | None = None, delete: bool = False
+) -> dict[str, Any]:
+    """Runs and outputs that nobody needs: what would go, or with `delete` what went."""
+    from eagle3ops.runs.files import explain_os_error
+    from eagle3ops.runs.gc import collect, find_garbage
+
+    if keep < 0:
+        raise RequestError(f"runs.gc: keep is a count, not {keep}")
+    garbage = find_garbage(here.root, keep=keep, older_than_days=older_than_days)
+    try:
+        gone = collect(garbage) if delete else garbage
+    except OSError as error:
+        raise explain_os_error(error) or error from error
+    items = [{"kind": item.kind, "path": str(item.path), "bytes": item.bytes} for item in gone]
+    return {"deleted": delete, "bytes": sum(item.bytes for item in gone), "items": items}
+
+
 OPERATIONS = (
     operation("runs.list", list_runs),
     operation("runs.show", show),
@@ -142,4 +167,5 @@ OPERATIONS = (
     operation("runs.place", place),
     operation("runs.resume", resume),
     operation("runs.cancel", cancel),
+    operation("runs.gc", collect_garbage),
 )

@@ -1,0 +1,217 @@
+"""How does a job run on another machine? Over an agent there: the run lives there, and only the telling is here."""
+
+import asyncio
+import contextlib
+import shlex
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from eagle3ops.errors import ExitCode
+from eagle3ops.narration import plain
+from eagle3ops.story import Ending, Story, narrator, say
+
+if TYPE_CHECKING:
+    from eagle3ops.headless import Asked
+    from eagle3ops.hosts.link import Link, LinkState
+    from eagle3ops.spec.models import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """A host and a root on it, and the connection to them."""
+
+    host: str
+    root: str | None
+    link: "Link"
+
+    async def call(self, op: str, /, **arguments: Any) -> dict[str, Any]:
+        """Ask the agent, over as many connections as that takes."""
+        if self.root is not None:
+            arguments["root"] = self.root
+        return await self.link.call(op, **arguments)
+
+    def command(self, verb: str, run_id: str) -> str:
+        """The command line that does `verb` to a run there."""
+        return command(verb, run_id, self.host, self.root)
+
+
+def command(verb: str, run_id: str, host: str, root: str | None) -> str:
+    """The command line that does `verb` to a run on a host."""
+    where = "" if root is None else f" --root {shlex.quote(root)}"
+    return f"eagle3ops runs {verb} {run_id} --host {shlex.quote(host)}{where}"
+
+
+def on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]) -> int:
+    """Do some work over a connection to `host`; returns its exit code.
+
+    Raises:
+        RequestError: there is no such host.
+        HostUnreachable: the first connection did not come about. Later losses are mended without end.
+    """
+    return asyncio.run(_on_host(host, root, work))
+
+
+async def _on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]) -> int:
+    from eagle3ops.host_commands import TerminalPrompts
+    from eagle3ops.hosts.link import Link
+    from eagle3ops.hosts.registry import transport_for
+
+    async with Link(transport_for(host, TerminalPrompts()), on_state=_Notices(host)) as link:
+        await link.open()
+        return await work(There(host, root, link))
+
+
+def ask(host: str, root: str | None, op: str, **arguments: Any) -> dict[str, Any]:
+    """One question to the agent of a host."""
+    answer: dict[str, Any] = {}
+
+    async def work(there: There) -> int:
+        answer.update(await there.call(op, **arguments))
+        return ExitCode.DONE
+
+    on_host(host, root, work)
+    return answer
+
+
+def run_job(host: str, pipeline: "Pipeline", source: str, asked: "Asked", key: str) -> int:
+    """`eagle3ops --job NAME --host HOST`."""
+    from eagle3ops.hosts.uploads import with_files_there
+    from eagle3ops.spec.load import dump_pipeline
+
+    async def work(there: There) -> int:
+        ready = await with_files_there(there, pipeline, say)
+        started = await there.call(
+            "runs.place", job=asked.job, spec_text=dump_pipeline(ready), source=source, forced=asked.yes, key=key
+        )
+        return await _attend(there, started, json=asked.json, detach=asked.detach)
+
+    return on_host(host, asked.root, work)
+
+
+def resume(host: str, root: str | None, run: str, *, json: bool, detach: bool, yes: bool) -> int:
+    """`eagle3ops runs resume RUN --host HOST`."""
+
+    async def work(there: There) -> int:
+        started = await there.call("runs.resume", run=run, token=uuid4().hex, forced=yes)
+        return await _attend(there, started, json=json, detach=detach)
+
+    return on_host(host, root, work)
+
+
+def follow(host: str, root: str | None, run: str, *, json: bool) -> int:
+    """`eagle3ops runs follow RUN --host HOST`."""
+
+    async def work(there: There) -> int:
+        found = await there.call("runs.state", run=run)
+        return await _Follower(there, found["run"], found["path"], json=json, cancels=False).follow(0)
+
+    return on_host(host, root, work)
+
+
+async def _attend(there: There, started: dict[str, Any], *, json: bool, detach: bool) -> int:
+    run_id, fresh = started["run"], started["fresh"]
+    if not fresh:
+        say(f"{run_id} was started for this key before; nothing is started anew")
+    if detach:
+        say(f"run {run_id} on {there.host}\n  follow it: {there.command('follow', run_id)}")
+        return ExitCode.DONE
+    return await _Follower(there, run_id, started["path"], json=json).follow(started["after"] if fresh else 0)
+
+
+class _Follower:
+    """Tells a run's events until it has ended, over as many connections as that takes."""
+
+    def __init__(self, there: There, run_id: str, path: str, *, json: bool, cancels: bool = True) -> None:
+        self.there = there
+        self.run_id = run_id
+        self.path = path
+        self.cancels = cancels
+        self.story = Story(narrator(json=json), lambda verb: there.command(verb, run_id))
+        self.interrupted = 0
+        self.hung_up = False
+        self._woken = asyncio.Event()
+        self._cancelling: asyncio.Task[dict[str, Any]] | None = None
+
+    async def follow(self, after: int) -> int:
+        """Until the end; returns the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal, number)
+        reading = asyncio.create_task(self._read(after))
+        try:
+            await self._until_over(reading)
+        finally:
+            for task in (reading, self._cancelling):
+                if task is not None:
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+            self.story.narrator.close()
+        state: dict[str, Any] = {}
+        if self.story.ended() is None and (self.interrupted or self.hung_up):
+            ending = self._left()
+        else:
+            found = await self.there.call("runs.state", run=self.run_id)
+            state, ending = found["state"], self._ending(found)
+        return self.story.conclude(ending, self.run_id, f"{self.path} on {self.there.host}", state)
+
+    async def _read(self, after: int) -> None:
+        async for event in self.there.link.events(self.run_id, after, root=self.there.root):
+            self.story.take(event)
+
+    async def _until_over(self, reading: "asyncio.Task[None]") -> None:
+        while True:
+            woken = asyncio.create_task(self._woken.wait())
+            try:
+                await asyncio.wait({reading, woken}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                woken.cancel()
+            if reading.done():
+                await reading
+                return
+            self._woken.clear()
+            if self.hung_up or self.interrupted > 1 or not self.cancels:
+                return
+            if self._cancelling is None:
+                say("cancelling; once more to leave at once")
+                self._cancelling = asyncio.create_task(self.there.call("runs.cancel", run=self.run_id))
+
+    def _on_signal(self, number: int) -> None:
+        # A terminal that goes away is no wish to end the run.
+        self.hung_up = self.hung_up or number == signal.SIGHUP
+        self.interrupted += number != signal.SIGHUP
+        self._woken.set()
+
+    def _left(self) -> Ending:
+        if self.hung_up or not self.cancels:
+            return Ending(ExitCode.INTERRUPTED, "no longer followed; the run goes on")
+        return Ending(ExitCode.INTERRUPTED, "left before the run had ended")
+
+    def _ending(self, found: dict[str, Any]) -> Ending:
+        ending = self.story.ended()
+        if ending is None:
+            return Ending(ExitCode.FAILED, found["interruption"] or f"it is {found['status']}")
+        return Ending(ExitCode.INTERRUPTED, ending.cause, ending.remedy) if self.interrupted else ending
+
+
+class _Notices:
+    """Says on standard error when the line drops and when it is back; silent as long as all is well."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.connected = False
+        self.lost = False
+
+    def __call__(self, state: "LinkState") -> None:
+        if state.kind == "waiting" and self.connected and not self.lost:
+            self.lost = True
+            say(f"{self.host}: {plain(state.why or 'the connection was lost')}; what runs there goes on; reconnecting")
+        elif state.kind == "connected":
+            if self.lost:
+                say(f"{self.host}: connected again")
+            self.connected, self.lost = True, False
