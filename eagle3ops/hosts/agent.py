@@ -5,6 +5,7 @@ It ends with its standard input, and leaves runs alone.
 """
 
 import asyncio
+import fcntl
 import os
 import platform
 import select
@@ -38,6 +39,7 @@ MAX_OPEN = 256
 """Requests that may be open at once, streams included."""
 
 READ_BYTES = 256 << 10
+PIPE_BYTES = 1 << 20
 LEAVE_S = 10.0
 """How long requests that are being carried out may still take when standard input has ended."""
 
@@ -64,6 +66,10 @@ def _take_over_stdio() -> tuple[int, int]:
     os.close(nothing)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
+    for pipe in (source, sink):
+        # Fewer turns for large answers; refused for what is no pipe, and beyond the user's allowance.
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return source, sink
 
 

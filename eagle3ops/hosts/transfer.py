@@ -150,7 +150,7 @@ async def get(
             return await caller.call("file.read", path=remote, offset=start, max_bytes=length)
 
         async def keep(start: int, length: int, answer: dict[str, Any]) -> int:
-            data = base64.b64decode(answer["data"], validate=True)
+            data = base64.b64decode(answer["data"])
             if len(data) != length:
                 raise Eagle3opsError(f"{found['path']}: became shorter while it was read", remedy="try again")
             await asyncio.to_thread(_write_at, fd, data, start)
