@@ -31,8 +31,9 @@ RUN_MARK = "EAGLE3OPS_RUN_DIR"
 
 MAX_PROCESSES = 400
 """So many processes are watched at most; how many were left out is said."""
-DETAILS_PER_SAMPLE = 64
-"""So many processes have their I/O, switches, wchan and system call read at one look, those read longest ago first."""
+DETAILS_PER_SAMPLE = 50
+"""So many processes have their I/O, switches, wchan and system call read at one look, those read longest ago first, and
+every process that is new."""
 SCAN_EVERY_S = 0.4
 YOUNG_S = 2.0
 """A process that has just forked still shows its parent's environment and command line."""
@@ -49,6 +50,7 @@ class _Known:
     start_ticks: int
     seen_at: float
     mark: str | None
+    run: str | None
 
 
 @dataclass(slots=True)
@@ -125,8 +127,9 @@ class ProcessTrees:
                 self._known.pop(watched.pid, None)
             else:
                 found.append((watched, self._record(watched, stat)))
-        due = sorted(found, key=lambda entry: entry[0].detail_mono or 0.0)[:DETAILS_PER_SAMPLE]
-        for watched, record in due:
+        never = sum(watched.detail_mono is None for watched, _ in found)
+        due = sorted(found, key=lambda entry: entry[0].detail_mono or 0.0)
+        for watched, record in due[: max(never, DETAILS_PER_SAMPLE)]:
             self._read_details(watched, record)
         for watched, record in found:
             record.update(watched.details)
@@ -140,7 +143,7 @@ class ProcessTrees:
         if stat.name != watched.name:
             watched.name, watched.cmd = stat.name, parse_cmdline(read_at(f"/proc/{watched.pid}/cmdline"))
         known = self._known.get(watched.pid)
-        run = os.path.basename(known.mark) if known and known.mark else None
+        run = None if known is None else known.run
         return {
             "pid": watched.pid,
             "ppid": stat.ppid,
@@ -220,7 +223,7 @@ class ProcessTrees:
         if self._marked and not stat.kernel_thread:
             mark = parse_mark(read_at(f"/proc/{pid}/environ", limit=1 << 20), RUN_MARK)
         seen_at = before.seen_at if before is not None and same else now
-        self._known[pid] = _Known(stat.ppid, stat.start_ticks, seen_at, mark)
+        self._known[pid] = _Known(stat.ppid, stat.start_ticks, seen_at, mark, mark and os.path.basename(mark))
 
     def _adopt_tree(self, root: int, now: float) -> None:
         """Watch a process that may have been known for long, and all its descendants."""

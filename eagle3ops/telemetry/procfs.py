@@ -74,19 +74,17 @@ def _after(data: bytes, key: bytes) -> int | None:
 
 
 IO_KEYS = ("rchar", "wchar", "read_bytes", "write_bytes")
+_IO_NAMES = {f"{name}:".encode(): name for name in IO_KEYS}
 
 
 def parse_io(data: bytes | None) -> dict[str, int | None]:
     """/proc/PID/io: characters through read() and write(), and bytes from and to block devices; all in bytes."""
     found: dict[str, int | None] = dict.fromkeys(IO_KEYS)
-    for line in (data or b"").split(b"\n"):
-        key, _, value = line.partition(b": ")
-        name = key.decode("ascii", "replace")
-        if name in found:
-            try:
-                found[name] = int(value)
-            except ValueError:
-                continue
+    words = (data or b"").split()
+    for key, value in zip(words[::2], words[1::2], strict=False):
+        name = _IO_NAMES.get(key)
+        if name is not None and value.isdigit():
+            found[name] = int(value)
     return found
 
 

@@ -56,29 +56,26 @@ class Rates:
             seconds = None
         for gpu in sample["gpu"]:
             _gpu(gpu, self._gpus.get(_gpu_key(gpu), {}), seconds)
-        for process in sample["procs"]:
-            _process(process, self._processes.get(_process_key(process), {}), seconds)
+        processes = {(process["pid"], process["start"]): process for process in sample["procs"]}
+        for key, process in processes.items():
+            _process(process, self._processes.get(key, {}), seconds)
         host = sample.get("host")
         if host:
             _host(host, self._host)
             self._host = host
         self._mono, self._boot = mono, boot
         self._gpus = {_gpu_key(gpu): gpu for gpu in sample["gpu"]}
-        self._processes = {_process_key(process): process for process in sample["procs"]}
+        self._processes = processes
 
 
 def _gpu_key(gpu: Mapping[str, Any]) -> Any:
     return gpu.get("uuid") or gpu.get("i")
 
 
-def _process_key(process: Mapping[str, Any]) -> tuple[Any, Any]:
-    return process.get("pid"), process.get("start")
-
-
 def _rate(new: Any, old: Any, seconds: float | None) -> float | None:
     if new is None or old is None or seconds is None or new < old:
         return None
-    return round(float(new - old) / seconds, 3)
+    return 0.0 if new == old else round(float(new - old) / seconds, 3)
 
 
 def _gpu(gpu: dict[str, Any], before: Mapping[str, Any], seconds: float | None) -> None:
@@ -96,21 +93,28 @@ def _gpu(gpu: dict[str, Any], before: Mapping[str, Any], seconds: float | None) 
 
 
 def _process(process: dict[str, Any], before: Mapping[str, Any], seconds: float | None) -> None:
-    user = _rate(process.get("utime"), before.get("utime"), seconds)
-    system = _rate(process.get("stime"), before.get("stime"), seconds)
-    process["cpu_user"] = None if user is None else round(100 * user, 1)
-    process["cpu_system"] = None if system is None else round(100 * system, 1)
-    process["cpu"] = None if user is None or system is None else round(100 * (user + system), 1)
-    read_at, read_before = process.get("detail_mono"), before.get("detail_mono")
+    user = system = None
+    if seconds is not None:
+        # Most processes sleep most of the time.
+        now, then = (process["utime"], process["stime"]), (before.get("utime"), before.get("stime"))
+        user, system = (0.0, 0.0) if now == then else (_percent(*pair, seconds) for pair in zip(now, then, strict=True))
+    process["cpu_user"], process["cpu_system"] = user, system
+    process["cpu"] = None if user is None or system is None else round(user + system, 1)
+    read_at, read_before = process["detail_mono"], before.get("detail_mono")
     if read_at is not None and read_at == read_before:
         for name in _DETAIL_RATES:
-            process[name] = before.get(name)
+            process[name] = before[name]
         return
     apart = None if read_at is None or read_before is None else read_at - read_before
     if apart is not None and apart < _MIN_S:
         apart = None
     for name, counter in _DETAIL_RATES.items():
-        process[name] = _rate(process.get(counter), before.get(counter), apart)
+        process[name] = _rate(process[counter], before.get(counter), apart)
+
+
+def _percent(now: Any, then: Any, seconds: float) -> float | None:
+    rate = _rate(now, then, seconds)
+    return None if rate is None else round(100 * rate, 1)
 
 
 def _host(host: dict[str, Any], before: Mapping[str, Any]) -> None:
