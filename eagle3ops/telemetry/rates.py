@@ -95,9 +95,8 @@ def _gpu(gpu: dict[str, Any], before: Mapping[str, Any], seconds: float | None) 
 def _process(process: dict[str, Any], before: Mapping[str, Any], seconds: float | None) -> None:
     user = system = None
     if seconds is not None:
-        # Most processes sleep most of the time.
-        now, then = (process["utime"], process["stime"]), (before.get("utime"), before.get("stime"))
-        user, system = (0.0, 0.0) if now == then else (_percent(*pair, seconds) for pair in zip(now, then, strict=True))
+        user = _percent(process["utime"], before.get("utime"), seconds)
+        system = _percent(process["stime"], before.get("stime"), seconds)
     process["cpu_user"], process["cpu_system"] = user, system
     process["cpu"] = None if user is None or system is None else round(user + system, 1)
     read_at, read_before = process["detail_mono"], before.get("detail_mono")
