@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.checks_tools import libraries
 from eagle3ops.hosts.finding import Finding, absent, bad, ok, warn
 from eagle3ops.hosts.probing import NoAnswer, find_program, first_line, read_text, run, version_key
+from eagle3ops.runs.files import read_json
+from eagle3ops.runs.leases import leases_folder
 from eagle3ops.runs.planning import human_bytes
+from eagle3ops.runs.processes import is_alive
 from eagle3ops.telemetry.gpus import GpuFacts, Inventory, inventory
 from eagle3ops.telemetry.nvml import Absent, GpuLost, Nvml, SessionGone
 
@@ -143,6 +147,20 @@ def _board(gpu: GpuFacts, modes: Modes) -> Finding:
         remedy = "the driver unloads when idle and each start takes seconds more: `nvidia-smi -pm 1` as root"
         return warn(name, value, remedy)
     return ok(name, value)
+
+
+def leases() -> list[Finding]:
+    """Which runs hold GPUs; what the dead have left is taken over by the next run and is no finding."""
+    try:
+        folder = leases_folder()
+    except Eagle3opsError as error:
+        return [bad("gpu.leases", error.what, error.remedy or "no run on a GPU can start before that is mended")]
+    held = []
+    for file in sorted(folder.glob("*.json")):
+        holder = read_json(file)
+        if holder is not None and is_alive(holder):
+            held.append(f"GPU {holder.get('gpu', '?')}: run {holder.get('run_id')} (pid {holder.get('pid')})")
+    return [ok("gpu.leases", "; ".join(held) or "none held")]
 
 
 def parse_nvcc(text: str) -> tuple[int, int] | None:

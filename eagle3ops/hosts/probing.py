@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,7 @@ class Pending(Generic[T]):
         self._results: list[T] = []
         self._error: Exception | None = None
         self._done = threading.Event()
+        self._began = time.monotonic()
         # A daemon: one that hangs in the kernel must not keep the interpreter from ending.
         threading.Thread(target=self._work, args=(call,), daemon=True).start()
 
@@ -86,16 +88,16 @@ class Pending(Generic[T]):
         """What the call returned, or its exception.
 
         Raises:
-            NoAnswer: it has not come back after `limit` seconds.
+            NoAnswer: it has not come back `limit` seconds after it began.
         """
-        if not self._done.wait(max(0.0, limit)):
-            raise NoAnswer(f"no answer within {limit:.0f} s")
+        if not self._done.wait(max(0.0, limit - (time.monotonic() - self._began))):
+            raise NoAnswer(f"no answer within {limit:g} s")
         if self._error is not None:
             raise self._error
         return self._results[0]
 
 
-VERSION = re.compile(r"(?<![\d.])(\d+(?:\.\d+)+)")
+VERSION = re.compile(r"(?<![\d.])(\d+(?:\.\d+)+)", re.ASCII)
 
 
 def version_in(text: str) -> str | None:
@@ -106,7 +108,7 @@ def version_in(text: str) -> str | None:
 
 def version_key(version: str) -> tuple[int, ...]:
     """For comparisons: the leading dotted numbers."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
+    found = re.match(r"\d+(?:\.\d+)*", version, re.ASCII)
     return tuple(int(part[:9]) for part in found.group().split(".")) if found else ()
 
 
