@@ -26,7 +26,7 @@ class GpuProcess:
     def __str__(self) -> str:
         """For people: `python3 (pid 12, user ann)`."""
         if not self.visible:
-            return f"pid {self.pid} of the host, not visible here"
+            return f"pid {self.pid}, not visible here"
         return f"{self.name or '?'} (pid {self.pid}, user {self.user or '?'})"
 
 

@@ -22,7 +22,15 @@ _ASK = """
 import json, os, sys
 for path in sys.argv[1:]:
     try:
-        s = os.statvfs(path)
+        there = path
+        while True:
+            try:
+                s = os.statvfs(there)
+                break
+            except FileNotFoundError:
+                if there in ("", "/"):
+                    raise
+                there = os.path.dirname(there)
         out = [s.f_blocks * s.f_frsize, s.f_bavail * s.f_frsize, s.f_files, s.f_favail, None]
     except OSError as error:
         out = [None, None, None, None, error.strerror]
@@ -41,7 +49,7 @@ class _Question:
 
 
 class Space:
-    """Total and free bytes and inodes of the file systems behind some paths."""
+    """Total and free bytes and inodes of the file systems behind some absolute paths, there yet or not."""
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
         self.paths = list(dict.fromkeys(paths))
