@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
+from eagle3ops.runs.starts import forget_old, note_deleted
 from eagle3ops.runs.store import Store, folder_bytes, remove
+
+UNFINISHED_S = 86400.0
+"""A run's folder that has not been finished for a day is not going to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,16 @@ def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None)
     # A run whose request is lost is not listed, but nothing says that its outputs can go.
     folders = runs_folder(root)
     listed = {run.path for run in runs}
-    damaged = [RunDirectory(path) for path in folders.glob("*/") if path not in listed] if folders.is_dir() else []
+    others = [path for path in folders.glob("*/") if path not in listed] if folders.is_dir() else []
+    damaged = [RunDirectory(path) for path in others if not path.name.startswith(".")]
     needed = {path for run in [*runs, *damaged] if run not in old for path in _needs(run)}
     garbage = [Garbage("run", run.path, folder_bytes(run.path)) for run in old]
+    # What a killed starter left and nobody went on with.
+    garbage += [
+        Garbage("run", path, folder_bytes(path))
+        for path in others
+        if path.name.endswith(".new") and path.stat().st_mtime < time.time() - UNFINISHED_S
+    ]
     folder = Store(root).folder
     if folder.is_dir():
         for out in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -44,15 +55,21 @@ def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None)
 
 
 def collect(garbage: list[Garbage]) -> list[Garbage]:
-    """Delete; returns what was deleted. A stage that a process works in, or a run that has started, is left."""
+    """Delete; returns what was deleted. A stage that a process works in, or a run that has started, is left.
+
+    The key of a deleted run is remembered for a while: an order that is repeated late must not start it anew.
+    """
     gone = []
     for item in garbage:
         if item.kind == "stage":
             if remove(item.path):
                 gone.append(item)
         elif not RunDirectory(item.path).alive():
+            note_deleted(RunDirectory(item.path))
             shutil.rmtree(item.path)
             gone.append(item)
+    for root in {RunDirectory(item.path).root for item in gone if item.kind == "run"}:
+        forget_old(root)
     return gone
 
 

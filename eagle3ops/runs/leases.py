@@ -129,7 +129,7 @@ def acquire(
     *,
     own: Callable[[], set[int]] = set,
     forced: bool = False,
-    look: Look = present,
+    look: Look | None = None,
     wait_s: float = FOREIGN_WAIT_S,
 ) -> Held | None:
     """Take `count` GPUs that nobody uses, the lowest numbers first; None on a machine that shows none.
@@ -139,7 +139,7 @@ def acquire(
         run: for whom.
         own: numbers of the run's own processes, which may be on a GPU.
         forced: GPUs that processes of others use will do when there are no better ones; a lease is never broken.
-        look: asks the driver.
+        look: asks the driver; by default `present`.
         wait_s: seconds that processes of others are given to go away.
 
     Raises:
@@ -147,7 +147,7 @@ def acquire(
     """
     deadline = time.monotonic() + wait_s
     while True:
-        gpus = visible_gpus(look(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        gpus = visible_gpus((look or present)(), os.environ.get("CUDA_VISIBLE_DEVICES"))
         if not gpus or not count:
             return None
         if len(gpus) < count:

@@ -17,7 +17,7 @@ from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_fol
 from eagle3ops.runs.events import read_events
 from eagle3ops.spec.yamltree import read_tree
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the table changes; an index of another format is thrown away."""
 
 
@@ -63,7 +63,7 @@ def summarize(run: RunDirectory) -> RunSummary:
         created=float(request.get("created", 0.0)),
         started=state.get("started"),
         ended=state.get("ended"),
-        cause=state.get("cause"),
+        cause=run.interruption() or state.get("cause"),
         stages={name: str(stage.get("status")) for name, stage in state.get("stages", {}).items()},
     )
 
@@ -149,7 +149,7 @@ class Ledger:
 def _stamp(run: RunDirectory) -> str:
     """Changes when the run's state does."""
     parts = []
-    for name in ("state.json", "supervisor.json"):
+    for name in ("state.json", "supervisor.json", "intent.json"):
         try:
             stat = (run.path / name).stat()
             parts.append(f"{stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}")
@@ -201,7 +201,7 @@ def _keys(run: RunDirectory) -> dict[str, str]:
 
 
 def _outcome(run: RunDirectory) -> dict[str, Any]:
-    return {"status": run.status(), "exit_code": run.state().get("exit_code"), "cause": run.state().get("cause")}
+    return {"status": run.status(), "exit_code": run.state().get("exit_code"), "cause": summarize(run).cause}
 
 
 def _flat_spec(run: RunDirectory) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ from eagle3ops.runs.directory import RunDirectory, runs_folder
 from eagle3ops.runs.files import read_json, sync_folder, write_json
 from eagle3ops.runs.leash import PARENT_VARIABLE
 from eagle3ops.runs.processes import RUN_VARIABLE, identify, is_alive
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 LOCK_WAIT_S = 120.0
 """How long another one that carries out the same order is waited for; planning a large pipeline takes seconds."""
@@ -98,28 +101,25 @@ def key_record(root: Path, key: str, *, create: bool = True) -> Iterator[KeyReco
     path = starts_folder(root) / f"{digest(key)}.jsonl"
     if create:
         path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(path, f"the order with the key {key[:80]!r}", create=create) as file:
-            if create and os.fstat(file.fileno()).st_size == 0:
-                sync_folder(path.parent)
-            yield KeyRecord(file)
-    except FileNotFoundError:
-        if create or path.exists():
-            raise
+    elif not path.exists():
         yield None
+        return
+    with locked(path, f"the order with the key {key[:80]!r}") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            sync_folder(path.parent)
+        yield KeyRecord(file)
 
 
 @contextmanager
-def locked(path: Path, what: str, *, create: bool = True) -> Iterator[IO[bytes]]:
+def locked(path: Path, what: str) -> Iterator[IO[bytes]]:
     """Open a file and hold its lock; a file that was deleted while it was waited for is opened again.
 
     Polled, because a blocking flock can neither be given up nor named.
     """
     deadline = time.monotonic() + LOCK_WAIT_S
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     pause = 0.001
     while True:
-        with open(os.open(path, flags, 0o644), "r+b", buffering=0) as file:
+        with open(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644), "r+b", buffering=0) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -135,6 +135,15 @@ def locked(path: Path, what: str, *, create: bool = True) -> Iterator[IO[bytes]]
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     yield file
                     return
+
+
+def note_deleted(run: RunDirectory) -> None:
+    """Write down, before a run is deleted, that its folder has been there."""
+    key = (read_json(run.path / "request.json") or {}).get("key")
+    path = starts_folder(run.root) / f"{key}.jsonl"
+    if isinstance(key, str) and _DIGEST.fullmatch(key) and path.is_file():
+        with locked(path, f"the order of {run.run_id}") as file:
+            KeyRecord(file).add(created=run.run_id, deleted=True)
 
 
 def forget_old(root: Path, *, now: float | None = None) -> int:
