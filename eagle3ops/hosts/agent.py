@@ -166,6 +166,8 @@ class Agent:
             request = protocol.parse_request(protocol.decode(line))
             message_id = request.message_id
             if request.op in ("stop", "more"):
+                # A task that is ended before it has begun would answer nothing.
+                await asyncio.sleep(0)
                 answer = self._control(request)
                 if message_id is not None:
                     await self._send(protocol.encode({"id": message_id, "ok": answer}))
