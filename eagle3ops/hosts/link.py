@@ -96,6 +96,7 @@ class Link:
         self._failure: Eagle3opsError | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._dropping: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Link":
         self.start()
@@ -107,7 +108,7 @@ class Link:
     def start(self) -> None:
         """Begin to connect, in the background; a link that stopped for good tries again."""
         if self._task is None or self._task.done():
-            self._failure = None
+            self._failure, self.state = None, LinkState("connecting")
             self._task = asyncio.create_task(self._keep_up(), name=f"link to {self.name}")
 
     async def open(self) -> Hello:
@@ -128,6 +129,12 @@ class Link:
             raise self._failure
         raise HostUnreachable(self.state.why or f"{self.name}: not connected", remedy=self.state.remedy)
 
+    async def wait_for(self, condition: Callable[[LinkState], bool]) -> LinkState:
+        """Wait until the state is as wanted, and return it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: condition(self.state))
+            return self.state
+
     def wake(self) -> None:
         """Do not wait any longer: try now, or make sure now that the connection is alive."""
         self._wake.set()
@@ -139,8 +146,10 @@ class Link:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        await self._drop()
+        if self._client is not None:
+            self._drop(self._client)
         await self._become(LinkState("closed"), failure=HostUnreachable(f"{self.name}: the link was closed"))
+        await asyncio.gather(*self._dropping, return_exceptions=True)
 
     async def call(self, op: str, **args: Any) -> dict[str, Any]:
         """Ask the agent; asked again after a reconnect when the answer was lost.
@@ -230,7 +239,8 @@ class Link:
 
     async def _ready(self) -> AgentClient:
         """The connection, once there is one."""
-        self.start()
+        if self.state.kind == "idle":
+            self.start()
         async with self._changed:
             await self._changed.wait_for(lambda: self._client is not None or self._failure is not None)
             if self._client is not None:
@@ -242,7 +252,6 @@ class Link:
         """A call found the connection gone: nobody uses it any more."""
         if self._client is client:
             self._client = None
-            self._wake.set()
         await asyncio.sleep(0)
 
     async def _become(self, state: LinkState, *, failure: Eagle3opsError | None = None) -> None:
@@ -273,7 +282,7 @@ class Link:
                 self._wake.clear()
                 await self._become(LinkState("connected"))
                 reason = await self._watch(client)
-                await self._drop(client)
+                self._drop(client)
                 why = HostUnreachable(f"{self.name}: {reason}")
                 if self._monotonic() - since >= self.pace.good:
                     attempt = 0
@@ -314,13 +323,18 @@ class Link:
         finally:
             closed.cancel()
 
-    async def _drop(self, client: AgentClient | None = None) -> None:
-        """Close a connection without waiting long for one that is dead."""
-        dropped, self._client = client or self._client, None
-        if dropped is not None:
+    def _drop(self, client: AgentClient) -> None:
+        """Close a connection, aside: one that is dead takes its time, and nobody waits for that."""
+        self._client = None
+
+        async def drop() -> None:
             with contextlib.suppress(TimeoutError, OSError):
                 async with asyncio.timeout(CLOSE_S):
-                    await dropped.close()
+                    await client.close()
+
+        task = asyncio.create_task(drop(), name=f"closing {self.name}")
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
 
 
 def _given(**args: Any) -> dict[str, Any]:

@@ -133,6 +133,8 @@ class Registry:
     def add(self, host: Host) -> bool:
         """Add a host, or give one of that name its new address; True when it is new. Other entries stay as they are."""
         check_name(host.name)
+        check_remote_path(host.python, "python")
+        check_remote_path(host.root, "root")
         entry = {"address": str(host.address)}
         entry |= {key: value for key, value in (("python", host.python), ("root", host.root)) if value is not None}
         with self._locked():

@@ -177,7 +177,12 @@ async def unlock(path: Path, endpoint: Endpoint, secrets: Secrets, prompts: Prom
             )
         try:
             pairs = await asyncio.to_thread(asyncssh.load_keypairs, str(path), answer, certificates)
-        except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+        except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
+            if "bcrypt" in str(error):
+                raise ConnectionRefusedForGood(
+                    f"{endpoint}: the key {path} cannot be opened without the Python package bcrypt",
+                    remedy=f"pip install bcrypt, or put the key into the ssh-agent: ssh-add {path}",
+                ) from error
             wrong = "wrong; "
             continue
         secrets.keys[path] = list(pairs)
@@ -200,6 +205,7 @@ class Login(asyncssh.SSHClient):
         self.shown_key: asyncssh.SSHKey | None = None
         self.made = asyncio.Event()
         self.connection: asyncssh.SSHClientConnection | None = None
+        self.dialogs = 0
         self.password_used = False
         self.password_wanted = False
         self.dialog_wanted = False
@@ -224,7 +230,10 @@ class Login(asyncssh.SSHClient):
         return self._password()
 
     def kbdint_auth_requested(self) -> str | None:
-        """Be ready for the server's questions."""
+        """Be ready for the server's questions; once, or three times when a person answers them."""
+        self.dialogs += 1
+        if self.offer.locked or self.dialogs > (TRIES if self.patient else 1):
+            return None
         return ""
 
     async def kbdint_challenge_received(

@@ -1,35 +1,11 @@
-"""Servers to log in to, with the developer's own SSH settings out of sight."""
+"""Servers to log in to, and toy jobs to run there."""
 
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
-import pytest
-from sshd_world import SshWorld, make_world, missing
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 
+from agent_fixtures import agents
+from ssh_fixtures import ssh_home, ssh_world
 
-@pytest.fixture
-def ssh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An isolated user: HOME, no ssh-agent, no system configuration."""
-    from eagle3ops.hosts import ssh_config
-
-    home = tmp_path / "home"
-    home.mkdir(exist_ok=True)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("EAGLE3OPS_CONFIG", str(tmp_path / "config"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    monkeypatch.setattr(ssh_config, "SYSTEM_CONFIG", tmp_path / "etc" / "ssh_config")
-    monkeypatch.setattr(
-        ssh_config, "SYSTEM_KNOWN_HOSTS", (tmp_path / "etc" / "ssh_known_hosts", tmp_path / "etc" / "ssh_known_hosts2")
-    )
-    return home
-
-
-@pytest.fixture
-def ssh_world(ssh_home: Path, tmp_path: Path) -> Iterator[SshWorld]:
-    reason = missing()
-    if reason is not None:
-        pytest.skip(reason)
-    world = make_world(tmp_path)
-    yield world
-    for server in world.servers:
-        server.stop()
+__all__ = ["agents", "ssh_home", "ssh_world"]

@@ -25,7 +25,10 @@ def missing() -> str | None:
         return "no sshd here (apt-get install openssh-server)"
     if os.geteuid() != 0:
         return "sshd with users of its own needs root"
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0
+    ):
         return "mount namespaces are not permitted here"
     return None
 

@@ -1,6 +1,5 @@
 """Does an agent come up behind any login shell, and is it said what is missing when it does not?"""
 
-import pytest
 from sshd_world import SshWorld, python
 
 from eagle3ops.hosts.address import parse_address
