@@ -1,20 +1,265 @@
 """Does an agent come up behind any login shell, and is it said what is missing when it does not?"""
 
-from sshd_world import SshWorld, python
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sshd_world import Sshd, SshWorld, python
+
+from eagle3ops.errors import HostUnreachable, RequestError
+from eagle3ops.hosts import bootstrap
 from eagle3ops.hosts.address import parse_address
-from eagle3ops.hosts.client import AgentClient
+from eagle3ops.hosts.client import AgentClient, ConnectionLost
+from eagle3ops.hosts.link import Link, Pace
 from eagle3ops.hosts.registry import Host
-from eagle3ops.hosts.ssh import SshTransport
+from eagle3ops.hosts.ssh import Limits, SshTransport
+from eagle3ops.hosts.transport import ConnectionRefusedForGood
+
+FAST = Pace(first=0.05, longest=0.2, look=0.1, answer=5.0)
 
 
-def reach(address: str, interpreter: str | None = None, root: str | None = None) -> SshTransport:
-    return SshTransport(Host(name="gpu", address=parse_address(address), python=interpreter, root=root))
+def reach(
+    server: Sshd,
+    interpreter: str | None = None,
+    *,
+    root: str | None = None,
+    user: str = "root",
+    limits: Limits | None = None,
+) -> SshTransport:
+    host = Host(name="gpu", address=parse_address(server.url(user)), python=interpreter, root=root)
+    return SshTransport(host, limits=limits)
 
 
-async def test_agent_answers(ssh_world: SshWorld) -> None:
-    server = ssh_world.server()
-    ssh_world.trust(server)
-    async with await AgentClient.connect(reach(server.url(), python(), "~/some where/runs")) as client:
-        assert client.hello.root == f"{server.home}/some where/runs"
+def trusted(world: SshWorld, **options: object) -> Sshd:
+    server = world.server(**options)  # type: ignore[arg-type]
+    world.trust(server)
+    return server
+
+
+def shell(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed here")
+    return found
+
+
+@pytest.mark.parametrize("name", ["sh", "bash", "rbash", "dash", "zsh", "fish", "csh", "tcsh"])
+async def test_any_login_shell(ssh_world: SshWorld, name: str) -> None:
+    server = trusted(ssh_world, users={"someone": shell(name)})
+    for file in (".bashrc", ".zshenv", ".cshrc", ".tcshrc", ".config/fish/config.fish"):
+        path = server.home / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('echo "{ welcome }"\necho \'{"agent":"other"}\'\n')
+    root = "~/it's a $HOME `folder`"
+    async with await AgentClient.connect(reach(server, python(), root=root, user="someone")) as client:
+        assert client.hello.root == f"{server.home}/it's a $HOME `folder`"
         assert (await client.call("ping"))["time"] > 0
+
+
+async def test_banner_without_a_line_end(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world)
+    (server.home / ".bashrc").write_text("printf 'hello \\033[31m there'; echo more >&2\n")
+    async with await AgentClient.connect(reach(server, python())) as client:
+        assert (await client.call("ping"))["time"] > 0
+
+
+async def test_own_environment_is_found(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world, environment={"PATH": "/usr/bin:/bin"})
+    environment = server.home / bootstrap.ENVIRONMENT / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python").write_text(f'#!/bin/sh\nexec {python()} "$@"\n')
+    (environment / "python").chmod(0o755)
+    async with await AgentClient.connect(reach(server)) as client:
+        assert client.hello.pid > 0
+
+
+async def test_no_python(ssh_world: SshWorld) -> None:
+    folder = ssh_world.folder / "bin"
+    folder.mkdir()
+    (folder / "sh").symlink_to("/bin/sh")
+    server = trusted(ssh_world, environment={"PATH": str(folder)})
+    with pytest.raises(ConnectionRefusedForGood, match=r"gpu has no Python") as caught:
+        await AgentClient.connect(reach(server))
+    assert "hosts install gpu" in str(caught.value)
+
+
+async def test_python_that_is_too_old(ssh_world: SshWorld) -> None:
+    folder = ssh_world.folder / "bin"
+    folder.mkdir()
+    (folder / "sh").symlink_to("/bin/sh")
+    (folder / "python3").write_text('#!/bin/sh\ncase "$2" in *find_spec*) exit 10;; *) echo 3.8.10;; esac\n')
+    (folder / "python3").chmod(0o755)
+    server = trusted(ssh_world, environment={"PATH": str(folder)})
+    with pytest.raises(ConnectionRefusedForGood, match=r"3\.11 or later is needed; found .*python3 \(3\.8\.10\)"):
+        await AgentClient.connect(reach(server))
+
+
+async def test_python_without_eagle3ops(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world, environment={"PATH": "/usr/bin:/bin"})
+    with pytest.raises(ConnectionRefusedForGood, match="eagle3ops is not") as caught:
+        await AgentClient.connect(reach(server, "/usr/bin/python3"))
+    assert "eagle3ops hosts install gpu" in str(caught.value)
+
+
+async def test_configured_python_that_is_not_there(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world)
+    with pytest.raises(ConnectionRefusedForGood, match="/no/python, named by hosts.yaml"):
+        await AgentClient.connect(reach(server, "/no/python"))
+
+
+async def test_home_folder_shadows_no_module(ssh_world: SshWorld) -> None:
+    """`python -m` would import from the working folder, which is the home folder."""
+    server = trusted(ssh_world)
+    (server.home / "json.py").write_text("raise SystemExit('imported from home')\n")
+    (server.home / "eagle3ops.py").write_text("raise SystemExit('imported from home')\n")
+    async with await AgentClient.connect(reach(server, python())) as client:
+        assert client.hello.pid > 0
+
+
+@pytest.mark.parametrize(
+    ("login", "words"),
+    [
+        ("/usr/sbin/nologin", "may not log in"),
+        ("/bin/false", "ended with exit code 1"),
+        ("/bin/true", "ended with exit code 0"),
+    ],
+)
+async def test_shell_that_ends_at_once(ssh_world: SshWorld, login: str, words: str) -> None:
+    server = trusted(ssh_world, users={"nobody2": login})
+    with pytest.raises(ConnectionRefusedForGood, match=words):
+        await AgentClient.connect(reach(server, python(), user="nobody2"))
+
+
+async def test_no_sh(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world, environment={"PATH": "/nonexistent"})
+    with pytest.raises(ConnectionRefusedForGood, match="no sh on the PATH"):
+        await AgentClient.connect(reach(server))
+
+
+async def test_start_up_file_that_waits(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world)
+    (server.home / ".bashrc").write_text("echo one moment; sleep 1000\n")
+    with pytest.raises(HostUnreachable, match="no agent answered within 0.5 s") as caught:
+        await AgentClient.connect(reach(server, python(), limits=Limits(start=0.5)))
+    assert not isinstance(caught.value, ConnectionRefusedForGood)
+
+
+async def test_forced_command(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world, options=["ForceCommand internal-sftp"])
+    with pytest.raises(HostUnreachable, match="gpu: "):
+        await AgentClient.connect(reach(server, python(), limits=Limits(start=3)))
+
+
+async def test_full_home_folder_is_explained(ssh_world: SshWorld) -> None:
+    """The agent comes up; what it cannot write it says."""
+    home = ssh_world.folder / "remote0"
+    fill = f"mount -t tmpfs -o size=64k tmpfs {home} && (cat /dev/zero > {home}/full 2>/dev/null || true)"
+    server = trusted(ssh_world, prepare=fill, environment={"EAGLE3OPS_JOBS": "toy_jobs", "PYTHONPATH": toys()})
+    async with await AgentClient.connect(reach(server, python(), root="~/runs")) as client:
+        spec = "schema: 1\nname: toy\ntarget: {model: none}\n"
+        with pytest.raises(Exception, match="no space left on the disk") as caught:
+            await client.call("runs.place", job="pipeline", spec_text=spec, source="toy.yaml", key="k")
+        assert "remote0" in str(caught.value)
+        assert (await client.call("ping"))["time"] > 0
+
+
+def toys() -> str:
+    return str(Path(__file__).parents[1] / "runs")
+
+
+async def test_killed_agent_session_and_server(ssh_world: SshWorld) -> None:
+    """Each way of losing the agent is a lost connection, and a link comes back from each."""
+    server = trusted(ssh_world)
+    async with Link(reach(server, python()), pace=FAST) as link:
+        await link.open()
+        assert link.hello is not None
+        os.kill(link.hello.pid, signal.SIGKILL)
+        await link.call("ping")
+        assert link.connections == 2
+        assert server.signal_sessions(signal.SIGKILL) > 0
+        await link.call("ping")
+        assert link.connections == 3
+        server.stop()
+        state = await link.wait_for(lambda state: state.kind == "waiting" and "refused" in (state.why or ""))
+        assert state.wait_s <= FAST.longest
+        server.start()
+        link.wake()
+        await link.call("ping")
+        assert link.connections == 4
+
+
+async def test_session_that_dies_while_a_call_waits(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world)
+    client = await AgentClient.connect(reach(server, python()))
+    os.kill(client.hello.pid, signal.SIGSTOP)
+    import asyncio
+
+    call = asyncio.create_task(client.call("ping"))
+    await asyncio.sleep(0.1)
+    server.signal_sessions(signal.SIGKILL)
+    with pytest.raises(ConnectionLost):
+        await call
+    os.kill(client.hello.pid, signal.SIGKILL)
+    await client.close()
+
+
+async def test_frozen_connection_is_noticed_by_keepalive(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world)
+    limits = Limits(keepalive=0.2, keepalive_misses=3, login=2.0)
+    async with Link(reach(server, python(), limits=limits), pace=FAST) as link:
+        await link.open()
+        frozen = server.sessions()
+        server.signal_sessions(signal.SIGSTOP)
+        state = await link.wait_for(lambda state: state.kind == "waiting")
+        assert state.why is not None
+        await link.call("ping")
+        assert link.connections == 2
+        for pid in frozen:
+            os.kill(pid, signal.SIGKILL)
+
+
+async def test_closing_ends_the_agent(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world)
+    client = await AgentClient.connect(reach(server, python()))
+    agent = next(process for process in server.commands() if process.pid == client.hello.pid)
+    await client.close()
+    agent.wait(timeout=20)
+
+
+def test_quoting_survives_sh(tmp_path: Path) -> None:
+    word = 'it\'s "a" $HOME `x` \\ ; & | * ? ~ ü é'
+    out = subprocess.run(["sh"], input=f"printf %s {bootstrap.quote(word)}".encode(), capture_output=True, check=True)
+    assert out.stdout.decode() == word
+
+
+@given(st.text(max_size=40))
+def test_quoting_any_text(text: str) -> None:
+    if any(character in text for character in "\0\n\r"):
+        with pytest.raises(RequestError):
+            bootstrap.quote(text)
+        return
+    assert bootstrap.script(f"/{text}", f"/{text}").count(b"\n") == 1
+
+
+@given(st.binary(max_size=200))
+def test_any_line_is_a_failure_or_none(line: bytes) -> None:
+    for data in (line, bootstrap.FAILED + line):
+        found = bootstrap.parse_failure(data)
+        if found is not None:
+            assert bootstrap.explain_failure(found, "gpu", None).what.startswith("gpu")
+
+
+@given(st.text(max_size=100), st.none() | st.integers(0, 255), st.none() | st.just("KILL"), st.text(max_size=100))
+def test_every_end_is_explained(found: str, status: int | None, ended_by: str | None, words: str) -> None:
+    for absent in (
+        bootstrap.explain_failure(found, "gpu", None),
+        bootstrap.explain_exit("gpu", status, ended_by, words),
+    ):
+        assert absent.what.startswith("gpu")
+        assert absent.remedy
+        assert absent.what.isprintable()
