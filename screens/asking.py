@@ -47,10 +47,10 @@ class ConsolePrompts:
 
     async def secret(self, question: str) -> str | None:
         """A passphrase or password; None when the person declines."""
-        return await self._app.push_screen_wait(Secret(plain(question)))
+        return await self._app.push_screen(Secret(plain(question)), wait_for_dismiss=True)
 
     async def confirm(self, question: str) -> bool:
         """Yes or no."""
         lines = question.splitlines() or [""]
         dialog = Confirm(plain(lines[0]), "\n".join(map(plain, lines[1:])), yes="Yes", no="No")
-        return bool(await self._app.push_screen_wait(dialog))
+        return await self._app.push_screen(dialog, wait_for_dismiss=True) or False

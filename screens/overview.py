@@ -1,10 +1,8 @@
 """Which runs are there, how does the selected one stand, and what did it say last?"""
 
-import asyncio
-import sys
 import time
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from uuid import uuid4
 
 from rich.console import Group
 from rich.table import Table
@@ -17,11 +15,13 @@ from textual.screen import Screen
 from textual.widgets import Footer, Header, OptionList, RichLog, Static
 from textual.widgets.option_list import Option
 
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.hosts.link import Link, LinkState
+from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.narration import plain
-from eagle3ops.runs.directory import RunDirectory, runs_folder
 from eagle3ops.runs.planning import human_seconds
 from eagle3ops.screens.confirm import Confirm
-from eagle3ops.screens.watching import QUIET_S, RunDetail, RunRow, RunWatch, StageRow, age, read_runs
+from eagle3ops.screens.watching import NEWEST, QUIET_S, RunDetail, RunRow, RunWatch, StageRow, age, run_rows
 
 REFRESH_S = 1.0
 _MARKS = {
@@ -44,21 +44,26 @@ class Overview(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "resume", "Resume"),
         Binding("c", "cancel", "Cancel"),
+        Binding("l", "reconnect", "Reconnect", show=False),
         Binding("tab", "app.focus_next", "Next pane", show=False),
     ]
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, link: Link, root: str | None) -> None:
         super().__init__()
+        self._link = link
         self._root = root
+        self._where = root or ""
         self._rows: list[RunRow] = []
         self._watch: RunWatch | None = None
         self._shown: tuple[float, str, str] | None = None
         self._reading = False
+        self._following = False
+        self._laid_out = False
 
     def compose(self) -> ComposeResult:
         """Lay the panes out; the hint takes their place as long as there are no runs."""
         yield Header()
-        yield Static(self._hint(), id="hint")
+        yield Static(id="hint")
         with Horizontal(id="panes"):
             yield OptionList(id="runs", markup=False)
             with Vertical(id="detail"):
@@ -72,32 +77,75 @@ class Overview(Screen[None]):
         for selector, title in (("#runs", "Runs"), ("#summary", "Run"), ("#events", "Events")):
             self.query_one(selector).border_title = title
         self.query_one("#panes").display = False
+        self._laid_out = True
+        self.show_link(self._link.state)
         self.set_interval(REFRESH_S, self.refresh_runs)
         self.refresh_runs()
 
     def refresh_runs(self) -> None:
-        """Read the root again, unless a slow disk still keeps the last attempt."""
+        """Ask again, unless a slow line still keeps the last answer."""
         if not self._reading:
             self._read()
+
+    def show_link(self, state: LinkState) -> None:
+        """The line to the host came up, dropped, or will not come up; what was known of its runs stays."""
+        if not self._laid_out or state.kind == "closed":
+            return
+        if state.kind == "connected":
+            self.query_one("#panes").remove_class("stale")
+            self.refresh_runs()
+        elif not self._rows:
+            self.query_one("#hint", Static).update(_link_hint(self._link.name, state))
+        else:
+            self.query_one("#panes").add_class("stale")
 
     @work(exit_on_error=False)
     async def _read(self) -> None:
         self._reading = True
         try:
-            rows = await asyncio.to_thread(read_runs, self._root)
-            self._show_runs(rows)
+            found = await self._ask("runs.list", limit=NEWEST)
+            self._where = plain(found.get("root", ""))
+            self._show_runs(run_rows(found.get("runs", [])))
             watch = self._watch
             if watch is not None:
-                detail = await asyncio.to_thread(watch.read)
+                state = await self._ask("runs.state", run=watch.run_id)
                 if watch is self._watch:
-                    self._show_detail(detail)
-        except OSError as error:
-            self.notify(plain(error), title="The root cannot be read", severity="error", markup=False)
+                    self._show_detail(watch.detail(state))
+                    if state.get("alive") and not self._following:
+                        # It was taken up again after the stream of its events had ended.
+                        self._follow(watch)
+        except ConnectionRefusedForGood:
+            # The link says so itself.
+            pass
+        except Eagle3opsError as error:
+            self.notify(plain(error), title="The runs cannot be read", severity="error", markup=False)
         finally:
             self._reading = False
 
+    @work(exclusive=True, group="events", exit_on_error=False)
+    async def _follow(self, watch: RunWatch) -> None:
+        """Take the events of the selected run as they come."""
+        self._following = True
+        try:
+            async for event in self._link.events(watch.run_id, watch.last_seq, root=self._root):
+                watch.take(event)
+        except Eagle3opsError as error:
+            self.notify(plain(error), title="The events cannot be read", severity="error", markup=False)
+        finally:
+            if self._watch is watch:
+                self._following = False
+        self.refresh_runs()
+
+    async def _ask(self, op: str, **arguments: Any) -> dict[str, Any]:
+        if self._root is not None:
+            arguments["root"] = self._root
+        return await self._link.call(op, **arguments)
+
     def _show_runs(self, rows: list[RunRow]) -> None:
-        self.query_one("#hint").display = not rows
+        hint = self.query_one("#hint", Static)
+        hint.display = not rows
+        if not rows:
+            hint.update(self._hint())
         self.query_one("#panes").display = bool(rows)
         options = self.query_one("#runs", OptionList)
         if [row.run_id for row in rows] != [row.run_id for row in self._rows]:
@@ -123,11 +171,12 @@ class Overview(Screen[None]):
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Another run was selected."""
         run_id = event.option.id
-        if run_id is None or (self._watch is not None and self._watch.run.run_id == run_id):
+        if run_id is None or (self._watch is not None and self._watch.run_id == run_id):
             return
-        self._watch = RunWatch(RunDirectory(runs_folder(self._root) / run_id))
+        self._watch = RunWatch(run_id)
         self._shown = None
         self.query_one("#events", RichLog).clear()
+        self._follow(self._watch)
         self.refresh_runs()
 
     def _show_detail(self, detail: RunDetail) -> None:
@@ -141,7 +190,7 @@ class Overview(Screen[None]):
         parts += [Text(), _stage_table(detail.stages, now)]
         if detail.verdicts:
             parts += [Text(), _verdict_table(detail.verdicts)]
-        parts += [Text(), Text(str(detail.path), style="dim")]
+        parts += [Text(), Text(detail.path, style="dim")]
         self.query_one("#facts", Static).update(Group(*parts))
         log = self.query_one("#events", RichLog)
         fresh = detail.tail
@@ -154,20 +203,29 @@ class Overview(Screen[None]):
             self._shown = detail.tail[-1]
 
     def _hint(self) -> Group:
-        command = Text(f"  eagle3ops --job pipeline --root {self._root}", style="bold")
+        host = "" if self._link.name == "local" else f" --host {self._link.name}"
+        root = f" --root {self._where}" if self._root is not None else ""
+        where = "" if self._link.name == "local" else f" on {self._link.name}"
         return Group(
-            Text(f"No runs in {self._root} yet."),
+            Text(f"No runs in {self._where}{where} yet."),
             Text(),
             Text("Start the demonstration in another terminal; it takes some minutes and appears here:"),
             Text(),
-            command,
+            Text(f"  eagle3ops --job pipeline{host}{root}", style="bold"),
             Text(),
-            Text("What it would do, with forecasts:  eagle3ops plan"),
+            Text(f"What it would do, with forecasts:  eagle3ops plan{host}{root}"),
+            Text(f"What the machine has and lacks:    eagle3ops doctor{host}"),
         )
 
     def _row(self) -> RunRow | None:
         selected = self._selected()
         return next((row for row in self._rows if row.run_id == selected), None)
+
+    @work(exit_on_error=False)
+    async def action_reconnect(self) -> None:
+        """Try the line to the host now; from a worker, as it may have to ask for a passphrase."""
+        self._link.start()
+        self._link.wake()
 
     def action_resume(self) -> None:
         """Take the selected run up again."""
@@ -177,7 +235,7 @@ class Overview(Screen[None]):
         elif row.status not in _RESUMABLE:
             self.notify(f"{row.run_id} is {row.status}; there is nothing to resume.", severity="warning", markup=False)
         else:
-            self._command("resume", row.run_id, "--detach")
+            self._command("resume", row.run_id)
 
     def action_cancel(self) -> None:
         """End the selected run, if the person confirms."""
@@ -203,24 +261,31 @@ class Overview(Screen[None]):
         )
 
     @work(exit_on_error=False)
-    async def _command(self, verb: str, run_id: str, *options: str) -> None:
-        """Run `eagle3ops runs VERB RUN`: the same checks and words as on the command line."""
-        argv = [sys.executable, "-m", "eagle3ops", "runs", verb, run_id, "--root", str(self._root), *options]
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        _, said = await process.communicate()
-        self.notify(
-            plain(said.decode("utf-8", errors="replace").strip())[:400] or f"{verb}: {run_id}",
-            title=f"{verb.capitalize()} {run_id}",
-            severity="error" if process.returncode else "information",
-            markup=False,
-        )
+    async def _command(self, verb: str, run_id: str) -> None:
+        """Ask for a resumption or a cancellation: the same checks and words as on the command line."""
+        title = f"{verb.capitalize()} {run_id}"
+        try:
+            if verb == "resume":
+                answer = await self._ask("runs.resume", run=run_id, token=uuid4().hex)
+                told = "taken up again" if answer.get("fresh") else "was taken up already"
+            else:
+                answer = await self._ask("runs.cancel", run=run_id)
+                told = "asked to end" if answer.get("asked") else f"is {plain(answer.get('status', 'not running'))}"
+        except Eagle3opsError as error:
+            self.notify(plain(error), title=title, severity="error", markup=False)
+        else:
+            self.notify(f"{run_id}: {told}", title=title, markup=False)
         self.refresh_runs()
+
+
+def _link_hint(host: str, state: LinkState) -> Group:
+    """What stands in the way of seeing anything, and what to do."""
+    lines = [Text(f"{host}: {plain(state)}", style="bold red" if state.kind == "stopped" else "")]
+    if state.remedy:
+        lines += [Text(), Text(f"→ {plain(state.remedy)}")]
+    if state.kind == "stopped":
+        lines += [Text(), Text("Trying again is of no use until that is put right; then press l.")]
+    return Group(*lines)
 
 
 def _mark(status: str) -> tuple[str, str]:

@@ -1,14 +1,12 @@
-"""What is there to show of a root and of one run? Read from run directories, without a terminal."""
+"""What is there to show of a root and of one run? Made from what an agent answers, without a terminal."""
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from eagle3ops.narration import line, plain
-from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
 from eagle3ops.runs.events import Event
 
 NEWEST = 200
@@ -59,7 +57,7 @@ class RunDetail:
     """Everything about the selected run."""
 
     row: RunRow
-    path: Path
+    path: str
     job: str
     stages: list[StageRow]
     verdicts: list[tuple[str, bool, str]]
@@ -71,24 +69,22 @@ class RunDetail:
     last_event: float | None = None
 
 
-def read_runs(root: Path) -> list[RunRow]:
-    """The newest runs, newest first; one that vanishes meanwhile is left out."""
-    rows = []
-    for run_id in reversed(list_runs(root)[-NEWEST:]):
-        run = RunDirectory(runs_folder(root) / run_id)
-        if run.path.is_dir():
-            rows.append(_row(run, run.state()))
-    return rows
+def run_rows(summaries: Sequence[Mapping[str, Any]]) -> list[RunRow]:
+    """The rows of `runs.list`, newest first."""
+    return [
+        _row(str(run.get("run_id")), str(run.get("status")), run)
+        for run in reversed(summaries)
+        if isinstance(run, Mapping)
+    ]
 
 
-def _row(run: RunDirectory, state: Mapping[str, Any]) -> RunRow:
-    status = run.status()
+def _row(run_id: str, status: str, state: Mapping[str, Any]) -> RunRow:
     if status == "done" and state.get("exit_code") == 3:
         status = "verdict FAIL"
-    parts = run.run_id.split("-", 2)
-    name = parts[2] if len(parts) == 3 else run.run_id
-    since = _number(state.get("ended")) or _number(state.get("started")) or _changed(run.path)
-    return RunRow(run.run_id, plain(name), plain(status), since)
+    parts = run_id.split("-", 2)
+    name = parts[2] if len(parts) == 3 else run_id
+    since = _number(state.get("ended")) or _number(state.get("started")) or _number(state.get("created")) or time.time()
+    return RunRow(run_id, plain(name), plain(status), since)
 
 
 @dataclass(slots=True)
@@ -103,41 +99,40 @@ class _Pace:
 
 @dataclass(slots=True)
 class RunWatch:
-    """Follows one run's events, reading only what has been added."""
+    """What is known of one run, from the events that it is given."""
 
-    run: RunDirectory
+    run_id: str
+    last_seq: int = 0
+    """Number of the last event taken."""
     _paces: dict[str, _Pace] = field(default_factory=dict)
     _verdicts: dict[tuple[str, str], tuple[bool, str]] = field(default_factory=dict)
     _tail: "deque[tuple[float, str, str]]" = field(default_factory=lambda: deque(maxlen=TAIL))
-    _reader: Any = None
     _last: float | None = None
 
-    def read(self) -> RunDetail:
-        """How the run stands now."""
-        if self._reader is None:
-            self._reader = self.run.reader()
-        for event in self._reader.read():
-            self._take(event)
-        state = self.run.state()
+    def detail(self, found: Mapping[str, Any]) -> RunDetail:
+        """How the run stands, given the answer of `runs.state`."""
+        known = found.get("state")
+        state = known if isinstance(known, dict) else {}
         stages = state.get("stages")
         named = stages if isinstance(stages, dict) else {}
-        row = _row(self.run, state)
+        row = _row(self.run_id, str(found.get("status", "")), state)
         rows = [self._stage(str(name), value, row.status) for name, value in named.items()]
         verdicts = [(f"{stage}/{name}", *outcome) for (stage, name), outcome in self._verdicts.items()]
         return RunDetail(
             row=row,
-            path=self.run.path,
+            path=plain(found.get("path", "")),
             job=plain(state.get("job") or ""),
             stages=rows,
             verdicts=verdicts,
             tail=list(self._tail),
-            cause=_text(state.get("cause")),
+            cause=_text(found.get("interruption")) or _text(state.get("cause")),
             remedy=_text(state.get("remedy")),
             last_event=self._last,
         )
 
-    def _take(self, event: Event) -> None:
-        self._last = event.ts
+    def take(self, event: Event) -> None:
+        """Learn from one event."""
+        self._last, self.last_seq = event.ts, event.seq
         stage, data = event.stage or "", event.data
         if event.kind == "progress":
             self._advance(stage, event)
@@ -194,10 +189,3 @@ def _number(value: object) -> float | None:
 
 def _text(value: object) -> str | None:
     return plain(value) if value else None
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return time.time()

@@ -64,8 +64,14 @@ def summarize(run: RunDirectory) -> RunSummary:
         started=state.get("started"),
         ended=state.get("ended"),
         cause=run.interruption() or state.get("cause"),
-        stages={name: str(stage.get("status")) for name, stage in state.get("stages", {}).items()},
+        stages=_statuses(state.get("stages")),
     )
+
+
+def _statuses(stages: object) -> dict[str, str]:
+    """Stage -> status; whatever else stands in a damaged file is left out."""
+    known = stages if isinstance(stages, dict) else {}
+    return {name: str(stage.get("status")) for name, stage in known.items() if isinstance(stage, dict)}
 
 
 def figures(run: RunDirectory) -> Figures:

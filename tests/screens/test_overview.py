@@ -1,8 +1,9 @@
 """The console shows what the run directories say, treats outside text as text, and asks before it ends anything."""
 
-import asyncio
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,16 +14,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from textual.app import App
 from textual.pilot import Pilot
-from textual.widgets import OptionList, Static
+from textual.widgets import OptionList
 
+from eagle3ops.hosts import operations_runs
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.processes import identify
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.confirm import Confirm
+from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.overview import Overview
-from eagle3ops.screens.watching import RunWatch, age, read_runs
+from eagle3ops.screens.watching import RunWatch, age, run_rows
 
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b[31m"
 
@@ -66,14 +69,24 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def settle(pilot: "Pilot[int]") -> None:
-    """Until the reads that are under way have been shown."""
-    for _ in range(3):
-        await pilot.app.workers.wait_for_complete()
-        await pilot.pause()
+async def until(pilot: "Pilot[int]", *words: str) -> str:
+    """Wait until all the words are on the screen; returns its text."""
+    text = ""
+    for _ in range(600):
+        await pilot.pause(0.05)
+        text = shown(pilot.app)
+        if all(word in text for word in words):
+            return text
+    raise AssertionError(f"{[word for word in words if word not in text]} did not appear in:\n{text}")
 
 
-def shown(app: ConsoleApp) -> str:
+def summaries(root: Path) -> list[dict[str, Any]]:
+    """The runs below a root, as an agent answers."""
+    found: list[dict[str, Any]] = operations_runs.list_runs(operations_runs.here(str(root)))["runs"]
+    return found
+
+
+def shown(app: App[int]) -> str:
     """The text of the screen, line by line."""
     width, height = app.size
     lines = app.screen._compositor.render_strips()
@@ -84,72 +97,70 @@ def shown(app: ConsoleApp) -> str:
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_runs_and_the_selected_one(root: Path, size: tuple[int, int]) -> None:
-    app = ConsoleApp(root)
+    app = ConsoleApp(str(root))
     async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        text = shown(app)
-    for expected in ("● demo-bbbb", "✓ older-aaaa", "done, 2 h", "train", "50%", "10.0 steps/s", "20 s left", "✗ FAIL"):
-        assert expected in text, text
+        text = await until(
+            pilot, "● demo-bbbb", "✓ older-aaaa", "done, 2 h", "train", "50%", "10.0 steps/s", "20 s left", "✗ FAIL"
+        )
     assert "[bold red]x[/]" in text
     assert "\x1b" not in text
     assert "q Quit" in text
     assert "r Resume" in text
+    assert "local: connected" in text
 
 
 async def test_an_empty_root_says_what_to_do(tmp_path: Path) -> None:
-    app = ConsoleApp(tmp_path / "not there yet")
+    root = tmp_path / "not there yet"
+    app = ConsoleApp(str(root))
     async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        text = shown(app)
-        assert "No runs in" in text
-        assert "eagle3ops --job pipeline" in text
+        await until(pilot, "No runs in", "eagle3ops --job pipeline")
         await pilot.press("r", "c")
-        await settle(pilot)
-        make_run(tmp_path / "not there yet", "20261130-054512-demo-bbbb")
-        overview = app.screen
-        assert isinstance(overview, Overview)
-        overview.refresh_runs()
-        await settle(pilot)
-        assert "✓ demo-bbbb" in shown(app)
+        make_run(root, "20261130-054512-demo-bbbb")
+        await until(pilot, "✓ demo-bbbb")
 
 
 async def test_selecting_another_run(root: Path) -> None:
-    app = ConsoleApp(root)
+    app = ConsoleApp(str(root))
     async with app.run_test(size=(120, 30)) as pilot:
-        await settle(pilot)
+        await until(pilot, "steps/s")
         await pilot.press("down")
-        await settle(pilot)
-        text = shown(app)
-        assert "20261130-044512-older-aaaa" in text
-        assert "steps/s" not in text
+        assert "steps/s" not in await until(pilot, "20261130-044512-older-aaaa")
         await pilot.press("q")
     assert app.return_code == 0
 
 
 async def test_new_events_appear_once(root: Path) -> None:
-    app = ConsoleApp(root)
+    app = ConsoleApp(str(root))
     async with app.run_test(size=(160, 48)) as pilot:
-        await settle(pilot)
+        await until(pilot, "steps/s")
         with EventLog(root / "runs" / "20261130-054512-demo-bbbb" / "events.jsonl") as log:
             log.append("info", {"text": "a new word"}, "train")
-        assert isinstance(app.screen, Overview)
-        for _ in range(2):
-            app.screen.refresh_runs()
-            await settle(pilot)
-        assert shown(app).count("a new word") == 1
+            await until(pilot, "a new word")
+            log.append("info", {"text": "another one"}, "train")
+        assert (await until(pilot, "another one")).count("a new word") == 1
+
+
+async def test_an_agent_that_is_killed_is_missed_and_replaced(root: Path) -> None:
+    app = ConsoleApp(str(root))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, "steps/s", "local: connected")
+        assert app.link.hello is not None
+        os.kill(app.link.hello.pid, signal.SIGKILL)
+        with EventLog(root / "runs" / "20261130-054512-demo-bbbb" / "events.jsonl") as log:
+            log.append("info", {"text": "said meanwhile"}, "train")
+        assert (await until(pilot, "said meanwhile", "local: connected")).count("said meanwhile") == 1
+        assert app.link.connections == 2
 
 
 async def test_cancel_asks_first_and_names_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(Overview, "_command", lambda self, *words: asked.append(words))
-    app = ConsoleApp(root)
+    app = ConsoleApp(str(root))
     async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+        await until(pilot, "● demo-bbbb")
         for key in ("escape", "n", "enter"):
             await pilot.press("c")
-            await pilot.pause()
-            assert isinstance(app.screen, Confirm)
-            assert "Cancel the run 20261130-054512-demo-bbbb?" in shown(app)
+            await until(pilot, "Cancel the run 20261130-054512-demo-bbbb?")
             await pilot.press(key)
             await pilot.pause()
             assert isinstance(app.screen, Overview)
@@ -158,64 +169,80 @@ async def test_cancel_asks_first_and_names_the_run(root: Path, monkeypatch: pyte
         await pilot.pause()
         assert asked == [("cancel", "20261130-054512-demo-bbbb")]
         await pilot.press("down")
-        await settle(pilot)
+        await until(pilot, "20261130-044512-older-aaaa")
         await pilot.press("c", "r")
         await pilot.pause()
         assert isinstance(app.screen, Overview)
         assert len(asked) == 1, "a run that is done is neither cancelled nor resumed"
 
 
-async def test_resume_runs_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resume_says_what_the_agent_says(tmp_path: Path) -> None:
     make_run(
         tmp_path, "20261130-054512-demo-bbbb", status="failed", exit_code=1, cause="train: broke", remedy="mend it"
     )
-    argv: list[tuple[object, ...]] = []
-    real = asyncio.create_subprocess_exec
-
-    async def instead(*words: object, **options: Any) -> asyncio.subprocess.Process:
-        argv.append(words)
-        program = "import sys; sys.stderr.write('[bold]no such thing'); sys.exit(2)"
-        return await real(sys.executable, "-c", program, **options)
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", instead)
-    app = ConsoleApp(tmp_path)
+    app = ConsoleApp(str(tmp_path))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await settle(pilot)
-        text = shown(app)
-        assert "train: broke" in text
-        assert "→ mend it" in text
+        await until(pilot, "train: broke", "→ mend it")
         await pilot.press("r")
-        await settle(pilot)
-        assert argv[0][3:6] == ("runs", "resume", "20261130-054512-demo-bbbb")
-        assert argv[0][6:] == ("--root", str(tmp_path), "--detach")
-        assert [notice.message for notice in app._notifications] == ["[bold]no such thing"]
+        # The run was made up here: it has no pipeline file.
+        await until(pilot, "spec.yaml")
 
 
-async def test_a_root_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: Path) -> list[Any]:
-        raise PermissionError(13, "Permission denied", "/root/[b]")
+async def test_a_root_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    (tmp_path / "ledger.sqlite").mkdir()
+    app = ConsoleApp(str(tmp_path / "runs" / "below"))
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await until(pilot, "No runs in")
 
-    monkeypatch.setattr("eagle3ops.screens.overview.read_runs", fails)
-    app = ConsoleApp(root)
-    async with app.run_test(notifications=True) as pilot:
-        await settle(pilot)
-        assert "Permission denied" in next(iter(app._notifications)).message
-        assert isinstance(app.screen.query_one("#hint"), Static)
+
+async def test_a_host_that_is_not_there_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLE3OPS_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        app = ConsoleApp(host=f"ssh://someone@127.0.0.1:{nobody.getsockname()[1]}")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, "refused", "trying again in")
+            await pilot.press("q")
+    assert app.return_code == 0
+
+
+async def test_a_secret_is_asked_for_and_not_shown(tmp_path: Path) -> None:
+    app = ConsoleApp(str(tmp_path))
+    answers: list[str | None] = []
+
+    async def ask() -> None:
+        answers.append(await ConsolePrompts(app).secret("passphrase of \x1b[31m id_ed25519"))
+
+    async with app.run_test(size=(100, 30)) as pilot:
+        for keys, expected in ((("s", "3", "enter"), "s3"), (("s", "escape"), None)):
+            app.run_worker(ask())
+            text = await until(pilot, "passphrase of", "id_ed25519")
+            assert "\x1b" not in text
+            await pilot.press(*keys[:-1])
+            assert "s3" not in shown(app)
+            await pilot.press(keys[-1])
+            for _ in range(200):
+                await pilot.pause(0.02)
+                if answers:
+                    break
+            assert answers.pop() == expected
 
 
 async def test_the_palette_knows_the_commands(root: Path) -> None:
-    app = ConsoleApp(root)
+    app = ConsoleApp(str(root))
     async with app.run_test() as pilot:
-        await settle(pilot)
+        await until(pilot, "demo-bbbb")
         assert isinstance(app.screen.query_one("#runs"), OptionList)
         titles = {command.title for command in app.get_system_commands(app.screen)}
-    assert {"Resume run", "Cancel run", "Quit"} <= titles
+    assert {"Resume run", "Cancel run", "Reconnect", "Quit"} <= titles
 
 
 def test_a_verdict_that_failed_is_not_just_done(tmp_path: Path) -> None:
     make_run(tmp_path, "20261130-054512-demo-bbbb", exit_code=3)
     make_run(tmp_path, "20261130-064512-demo-cccc", status="running")
-    assert [row.status for row in read_runs(tmp_path)] == ["interrupted", "verdict FAIL"]
+    assert [row.status for row in run_rows(summaries(tmp_path))] == ["interrupted", "verdict FAIL"]
 
 
 json_values = st.recursive(
@@ -250,8 +277,11 @@ def test_whatever_stands_in_a_run_is_shown(
     with EventLog(run.events_file) as log:
         for kind, data in events:
             log.append(kind, data, "train")
-    detail = RunWatch(run).read()
-    assert read_runs(root)[0].run_id == run.run_id
+    watch = RunWatch(run.run_id)
+    for event in run.reader().read():
+        watch.take(event)
+    detail = watch.detail(operations_runs.state(operations_runs.here(str(root)), run=run.run_id))
+    assert [row.run_id for row in run_rows(summaries(root))] in ([run.run_id], [])
     assert _stage_table(detail.stages, time.time()).row_count == len(detail.stages)
     assert "\x1b" not in _status_line(detail, time.time()).plain
 
