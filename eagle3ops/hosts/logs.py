@@ -156,10 +156,11 @@ def find_log(run: "RunDirectory", name: str) -> Path:
     if not name or name.startswith("/") or any(part in ("", ".", "..") for part in parts):
         raise RequestError(f"{name!a} is not the name of a log", remedy="log.list shows the names")
     path = run.logs.joinpath(*parts)
-    inside = run.logs.resolve()
-    if inside not in path.resolve().parents:
+    # Unlike Path.resolve this has an answer for a link to itself, too; opening that one then fails.
+    inside, place = Path(os.path.realpath(run.logs)), Path(os.path.realpath(path))
+    if inside not in place.parents:
         raise RequestError(
-            f"the log {name!a} of {run.run_id} is a link that leads out of the run, to {path.resolve()}",
+            f"the log {name!a} of {run.run_id} is a link that leads out of the run, to {place}",
             remedy="read that file by its own path, if it is to be trusted",
         )
     return path
@@ -199,7 +200,7 @@ def open_log(run: "RunDirectory", name: str) -> Iterator[int]:
     path = find_log(run, name)
     try:
         # Not blocking: a FIFO under a log's name must not hold up the agent.
-        fd = os.open(path.resolve(), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(os.path.realpath(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
         known = ", ".join(str(log["log"]) for log in list_logs(run)) or "none yet"
         raise RequestError(f"run {run.run_id} has no log {name!a}", remedy=f"its logs: {known}") from error
@@ -249,12 +250,18 @@ def read_lines(fd: int, line: int, count: int, index: LineIndex) -> LineWindow:
         index.extend(fd, size)
         found = index.start_of_line(fd, line, size)
         start = size if found is None else found
-        first = line if found is not None else index.line_ends_before(fd, size)
+        first = line if found is not None else _total(fd, size, index)
     lines, end, complete, more = _take(fd, start, size, count)
     total = None
     if first is not None and size - index.covered <= COUNT_AT_ONCE:
-        total = index.line_ends_before(fd, size) + (0 if size == 0 or _read(fd, size - 1, 1) == b"\n" else 1)
+        total = _total(fd, size, index)
     return LineWindow(tuple(lines), first, total, start, end, size, complete, more)
+
+
+def _total(fd: int, size: int, index: LineIndex) -> int:
+    """Lines in the file; a torn last one is one."""
+    torn = size > 0 and _read(fd, size - 1, 1) != b"\n"
+    return index.line_ends_before(fd, size) + torn
 
 
 def _take(fd: int, start: int, size: int, count: int) -> tuple[list[str], int, bool, bool]:
