@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import time
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from eagle3ops.errors import Eagle3opsError
@@ -54,7 +55,10 @@ class Make(Job):
 
 
 class UseSpec(StageSpec):
-    mode: Literal["plain", "raise", "explain", "hang", "child", "hog", "full"] = "plain"
+    mode: Literal["plain", "raise", "explain", "hang", "child", "hog", "full", "runaways", "orphans", "secret"] = (
+        "plain"
+    )
+
     passed: bool = True
     aux_layers: AuxLayersSpec | None = None
     lr: float = 1e-3
@@ -82,6 +86,29 @@ class Use(Job):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(ctx.out / "joined"))
         if spec.mode == "hang":
             await asyncio.to_thread(time.sleep, 3600)
+        if spec.mode == "runaways" and not (ctx.run_dir / "runaways").exists():
+            folder = ctx.run_dir / "runaways"
+            folder.mkdir()
+            script = Path(__file__).with_name("runaways.py")
+            async with ctx.spawn([sys.executable, "-S", str(script), str(folder)], role="runaways") as process:
+                await process.wait()
+        if spec.mode == "orphans":
+            _make_orphans(20)
+            (ctx.run_dir / "orphaned").touch()
+            await asyncio.sleep(3600)
+        if spec.mode == "secret":
+            # Put together here, so that nothing but what is written at run time can hold it.
+            canary = "hf_" + "Canary" * 4
+            program = "import sys; sys.exit(0)"
+            async with ctx.spawn(
+                [sys.executable, "-c", program, "--api-key", "canary-argument"], role="child"
+            ) as process:
+                await process.wait()
+            ctx.info(f"logged in with {canary}")
+            ctx.warn(f"HF_TOKEN={canary} https://ann:canary-password@hub.example/x")
+            ctx.artifact(ctx.out / "joined", note=f"Authorization: Bearer {canary}")
+            ctx.verdict("login", True, f"password='canary-word' token {canary}", {"api_key": "canary-key", "n": 1})
+            raise ConnectionError(f"401 for {canary} at https://ann:canary-password@hub.example/x")
         if spec.mode == "child":
             program = "import sys, time; print('child', flush=True); time.sleep(3600)"
             async with ctx.spawn([sys.executable, "-c", program], role="child") as process:
@@ -90,6 +117,16 @@ class Use(Job):
         parts = sorted(ctx.inputs["make"].glob("part-*"), key=lambda path: int(path.name.split("-")[1]))
         (ctx.out / "joined").write_text("\n".join(path.read_text() for path in parts))
         ctx.verdict("joined", spec.passed, "all parts are there" if spec.passed else "a part is wrong")
+
+
+def _make_orphans(count: int) -> None:
+    """Each is left by its parent at once, and ends a moment later as a child of the supervisor."""
+    for _ in range(count):
+        if os.fork() == 0:
+            if os.fork() == 0:
+                time.sleep(0.1)
+            os._exit(0)
+        os.wait()
 
 
 class EndSpec(StageSpec):
