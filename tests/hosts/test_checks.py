@@ -282,12 +282,9 @@ def test_proxies_lose_their_credentials() -> None:
 
 
 LINES = st.text(alphabet=st.characters(codec="utf-8"), max_size=200)
+WORDS = r"MemTotal:| 12| kB|0::/| - |rw| |release |13.0|=>|(|)|/x|ff|==|torch|[a]|;|-|,|0-3|\040|\777|²|٣|sm_90|CapEff:"
 PIECES = st.lists(
-    st.sampled_from(
-        r"MemTotal:| 12| kB|0::/| - |rw| |release |13.0|=>|(|)|/x|ff|==|torch|[a]|;|-|,|0-3|\040|\777|²|٣|sm_90|"
-        r"torch_1_1|cuda.shm.0.f.1|CapEff:".split("|")
-        + "\n \t".split(" ")
-    ),
+    st.sampled_from([*WORDS.split("|"), "torch_1_1", "cuda.shm.0.f.1", "\n", "\t"]),
     max_size=30,
 ).map("".join)
 
