@@ -104,7 +104,7 @@ class GpuSampler:
     """Looks at all GPUs again and again; a driver that comes back is found again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.session = Nvml()
+        self.session = Nvml(clock)
         self._clock = clock
         self._gpus: list[_Gpu] = []
         self._events: Any = None

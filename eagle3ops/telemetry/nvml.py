@@ -5,6 +5,7 @@ ends the session (`SessionGone`), a GPU that falls off the bus ends only that GP
 """
 
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -43,6 +44,10 @@ _REMEDIES = {
 class SessionGone(Exception):
     """The driver went away while it was asked; the session has to be opened again."""
 
+    def __init__(self, code: int, words: str) -> None:
+        self.code = code
+        super().__init__(words)
+
 
 class GpuLost(Exception):
     """One GPU does not answer any more: `state` is "lost" or "reset required"."""
@@ -58,7 +63,8 @@ class Nvml:
     `absent` is None while it is open, else the reason. Not for use by several threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.absent: Absent | None = Absent.NO_LIBRARY
         self.detail = ""
         """The library's own words about `absent`."""
@@ -72,7 +78,7 @@ class Nvml:
 
     def open(self) -> Absent | None:
         """Open the session unless it is open or was just found absent. Returns `absent`."""
-        now = time.monotonic()
+        now = self._clock()
         wait = _REOPEN_SAME_S if self.absent is Absent.NO_LIBRARY else REOPEN_AFTER_S
         if self._open or (self._asked_at is not None and now - self._asked_at < wait):
             return self.absent
@@ -113,8 +119,9 @@ class Nvml:
     def forget(self, error: SessionGone) -> None:
         """End a session whose driver went away; it is asked for again after a while."""
         self.close()
-        self.detail = str(error)
-        self._asked_at = time.monotonic()
+        self.absent, self.detail = _absent(error.code), str(error)
+        self.stale = self.absent is Absent.MISMATCH
+        self._asked_at = self._clock()
 
     def ask(self, function: str, *args: Any, key: Any = None) -> Any:
         """Call `pynvml.<function>(*args)`; None where the GPU, the driver or the user's rights do not allow it.
@@ -138,7 +145,7 @@ class Nvml:
             if code == pynvml.NVML_ERROR_RESET_REQUIRED:
                 raise GpuLost("reset required") from error
             if code in _gone_codes():
-                raise SessionGone(str(error)) from error
+                raise SessionGone(code, str(error)) from error
             if key is not None and code in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
                 self._unsupported.add((function, key))
             return None
