@@ -1,5 +1,6 @@
 """Does an agent come up behind any login shell, and is it said what is missing when it does not?"""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -108,7 +109,7 @@ async def test_python_without_eagle3ops(ssh_world: SshWorld) -> None:
 
 async def test_configured_python_that_is_not_there(ssh_world: SshWorld) -> None:
     server = trusted(ssh_world)
-    with pytest.raises(ConnectionRefusedForGood, match="/no/python, named by hosts.yaml"):
+    with pytest.raises(ConnectionRefusedForGood, match=r"/no/python, named by hosts\.yaml"):
         await AgentClient.connect(reach(server, "/no/python"))
 
 
@@ -144,7 +145,7 @@ async def test_no_sh(ssh_world: SshWorld) -> None:
 async def test_start_up_file_that_waits(ssh_world: SshWorld) -> None:
     server = trusted(ssh_world)
     (server.home / ".bashrc").write_text("echo one moment; sleep 1000\n")
-    with pytest.raises(HostUnreachable, match="no agent answered within 0.5 s") as caught:
+    with pytest.raises(HostUnreachable, match=r"no agent answered within 0\.5 s") as caught:
         await AgentClient.connect(reach(server, python(), limits=Limits(start=0.5)))
     assert not isinstance(caught.value, ConnectionRefusedForGood)
 
@@ -197,8 +198,6 @@ async def test_session_that_dies_while_a_call_waits(ssh_world: SshWorld) -> None
     server = trusted(ssh_world)
     client = await AgentClient.connect(reach(server, python()))
     os.kill(client.hello.pid, signal.SIGSTOP)
-    import asyncio
-
     call = asyncio.create_task(client.call("ping"))
     await asyncio.sleep(0.1)
     server.signal_sessions(signal.SIGKILL)
