@@ -1,0 +1,139 @@
+"""Do `hosts add|list|test|trust|remove` say what works and what does not, with the exit codes that scripts rely on?"""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import asyncssh
+import pytest
+from sshd_world import SshWorld, free_port, python
+
+from eagle3ops.hosts.known_hosts import fingerprint
+
+
+def hosts(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command, with nobody to ask."""
+    command = [sys.executable, "-m", "eagle3ops", "hosts", *words]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=100)
+
+
+def at_a_terminal(*words: str, answer: str) -> tuple[int, str]:
+    """The command at a terminal, where somebody types one answer as soon as something is asked."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "eagle3ops", "hosts", *words])
+    said, answered, deadline = "", False, time.monotonic() + 100
+    while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 1.0)[0]:
+            continue
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # a terminal that is closed at the other end
+            break
+        if not data:
+            break
+        said += data.decode(errors="replace")
+        if not answered and re.search(r"(\[yes/no\]|passphrase of [^:]*:|password of [^:]*:[0-9]*:) $", said):
+            answered = True
+            os.write(terminal, answer.encode() + b"\n")
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said
+
+
+def test_life_of_a_host(ssh_world: SshWorld) -> None:
+    server = ssh_world.server()
+    key = fingerprint(asyncssh.read_public_key(f"{server.host_key}.pub"))
+    added = hosts("add", "gpu", server.url(), "--python", python(), "--root", "~/runs")
+    assert (added.returncode, added.stdout) == (0, "")
+    assert "hosts test gpu" in added.stderr
+    assert json.loads(hosts("list", "--json").stdout)[1] == {
+        "name": "gpu", "address": server.url(), "python": python(), "root": "~/runs",
+    }  # fmt: skip
+    assert "gpu" in hosts("list").stdout
+
+    unknown = hosts("test", "gpu")
+    assert unknown.returncode == 5
+    assert "✗ host key" in unknown.stdout
+    assert "hosts trust gpu" in unknown.stdout
+    refused = hosts("trust", "gpu")
+    assert refused.returncode == 5
+    assert key in refused.stderr
+    assert hosts("trust", "gpu", "--fingerprint", "SHA256:" + "A" * 43).returncode == 5
+    assert hosts("trust", "gpu", "--fingerprint", "nonsense").returncode == 2
+    assert not ssh_world.own_known_hosts.exists()
+    assert hosts("trust", "gpu", "--fingerprint", key).returncode == 0
+    assert "already" in hosts("trust", "gpu", "--fingerprint", key).stderr
+
+    good = hosts("test", "gpu")
+    assert good.returncode == 0, good.stdout
+    steps = [line.split(":")[0] for line in good.stdout.splitlines()]
+    assert steps == ["✓ address", "✓ host key", "✓ login", "✓ agent", "✓ root", "✓ round trip", "✓ clock"]
+    assert f"✓ root: {server.home}/runs" in good.stdout
+    answer = json.loads(hosts("test", "gpu", "--json").stdout)
+    assert answer["ok"] is True
+    assert all(step["ok"] for step in answer["steps"])
+    assert hosts("test", server.url()).returncode == 5, "the agent's Python is the entry's, which an address has not"
+
+    server.stop()
+    down = hosts("test", "gpu", "--json")
+    assert down.returncode == 5
+    assert json.loads(down.stdout)["steps"][-1]["ok"] is False
+    assert hosts("remove", "gpu").returncode == 0
+    assert hosts("remove", "gpu").returncode == 2
+
+
+def test_wrong_requests(ssh_home: Path) -> None:
+    for words in (
+        ("test", "nowhere"),
+        ("trust", "local"),
+        ("add", "local", "gpu"),
+        ("add", "a b", "gpu"),
+        ("add", "gpu", "ssh://root:hunter2@gpu"),
+        ("add", "gpu", "gpu", "--python", "bin/python"),
+    ):
+        result = hosts(*words)
+        assert result.returncode == 2, words
+        assert "hunter2" not in result.stderr
+        assert "->" in result.stderr
+    assert "local" in hosts("list").stdout
+
+
+def test_this_machine(ssh_home: Path) -> None:
+    result = hosts("test", "local")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "✓ agent" in result.stdout
+
+
+def test_unreachable(ssh_home: Path) -> None:
+    hosts("add", "gpu", f"ssh://root@127.0.0.1:{free_port()}")
+    result = hosts("test", "gpu")
+    assert result.returncode == 5
+    assert "nothing listens" in result.stdout
+    assert "    ->" in result.stdout
+
+
+@pytest.mark.parametrize(("answer", "code"), [("yes", 0), ("no", 5), ("", 5), ("y", 5)])
+def test_trust_at_a_terminal(ssh_world: SshWorld, answer: str, code: int) -> None:
+    server = ssh_world.server()
+    found, said = at_a_terminal("trust", server.url(), answer=answer)
+    assert fingerprint(asyncssh.read_public_key(f"{server.host_key}.pub")) in said
+    assert found == code, said
+    assert ssh_world.own_known_hosts.exists() is (code == 0)
+
+
+def test_passphrase_at_a_terminal(ssh_world: SshWorld) -> None:
+    server = ssh_world.server()
+    ssh_world.trust(server)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(ssh_world.key)], check=True)
+    hosts("add", "gpu", server.url(), "--python", python())
+    code, said = at_a_terminal("test", "gpu", answer="open sesame")
+    assert code == 0, said
+    assert "open sesame" not in said
+    assert "✓ agent" in said
+    assert "ssh-add" in hosts("test", "gpu").stdout
