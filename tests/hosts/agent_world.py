@@ -31,7 +31,10 @@ class AgentWorld:
 
     @property
     def environment(self) -> dict[str, str]:
-        return self.toy.environment | {"EAGLE3OPS_JOBS": self.jobs}
+        return self.toy.environment | {
+            "EAGLE3OPS_JOBS": self.jobs,
+            "EAGLE3OPS_RUNTIME": str(self.folder / "runtime"),
+        }
 
     @property
     def root(self) -> Path:
