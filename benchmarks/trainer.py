@@ -54,7 +54,7 @@ def main() -> None:
         "positions_per_cpu_s": round(result.positions / cpu),
         "train": result.train,
         "heldout": result.heldout,
-        "accept_length": result.renewal.accept_length if result.renewal else None,
+        "accept_length": {steps: walk.accept_length for steps, walk in result.renewals.items()},
         "heldout_coverage": result.heldout_coverage,
     }
     sys.stdout.write(json.dumps(figures) + "\n")

@@ -11,7 +11,7 @@ from pydantic import Field
 from eagle3ops.answers import AnswerRow, Split, read_answers
 from eagle3ops.engines.footprint import check_layers, engine_forecast
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.jobs.multiplex import QUOTA_FILE, Sizes, measure, outlook
+from eagle3ops.jobs.multiplex import QUOTA_FILE, measure, outlook
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -137,11 +137,12 @@ class Extract(Job):
         from eagle3ops.jobs.train import survey_of
 
         assert spec.quota is not None
-        sizes = measure_rows(ctx, spec)
+        hidden = read_target_info(ctx.inputs["fetch"]).hidden_size
+        sizes = measure(ctx.inputs["generate"] / "answers.jsonl", spec, hidden)
         if sizes.total <= spec.quota:
             ctx.info(f"the hidden states take {human_bytes(sizes.total)} of the quota of {human_bytes(spec.quota)}")
             return True
-        turns = survey_of(ctx, spec, sizes).turns
+        turns = survey_of(ctx, spec, sizes.heldout).turns
         write_json(
             ctx.out / QUOTA_FILE,
             {"quota": spec.quota, "heldout_bytes": sizes.heldout, "train_bytes": sizes.train, "tokens": sizes.tokens},
@@ -151,12 +152,6 @@ class Extract(Job):
             f"{human_bytes(spec.quota)}: extract and train will take {len(turns)} turns"
         )
         return False
-
-
-def measure_rows(ctx: Context, spec: ExtractSpec) -> Sizes:
-    """What the hidden states of this pipeline's answers would take."""
-    hidden = read_target_info(ctx.inputs["fetch"]).hidden_size
-    return measure(ctx.inputs["generate"] / "answers.jsonl", spec, hidden)
 
 
 def load_target(ctx: Context, spec: ExtractSpec) -> "tuple[Target, AuxLayers]":

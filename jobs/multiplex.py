@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3ops.answers import AnswerRow, iter_answers
 from eagle3ops.eagle3.space import FOLDER_BYTES, SHARD_BYTES, bytes_per_token, row_bytes, split_bytes
-from eagle3ops.errors import RequestError
+from eagle3ops.errors import Eagle3opsError, RequestError
+from eagle3ops.runs.files import read_json
 from eagle3ops.runs.job import PlanContext
 from eagle3ops.runs.planning import human_bytes
 
@@ -88,6 +89,18 @@ def measure(path: Path, spec: "ExtractSpec", hidden_size: int) -> Sizes:
         tokens += length
     split = {name: split_bytes(rows, spec.rows_per_shard) for name, rows in sizes.items()}
     return Sizes(heldout=split["heldout"], train=split["train"], tokens=tokens)
+
+
+def heldout_bytes(extracted: Path) -> int:
+    """Upper bound of the held-out split, as extract put it down.
+
+    Raises:
+        Eagle3opsError: the file is damaged.
+    """
+    found = read_json(extracted / QUOTA_FILE) or {}
+    if not isinstance(size := found.get("heldout_bytes"), int):
+        raise Eagle3opsError(f"{extracted / QUOTA_FILE}: is damaged", remedy="run the extract job again")
+    return size
 
 
 @dataclass(frozen=True, slots=True, eq=False)

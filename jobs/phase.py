@@ -7,7 +7,6 @@ what it made is durable, otherwise `phase-result.json` says why.
 import os
 import sys
 import traceback
-from dataclasses import asdict
 from pathlib import Path
 
 from eagle3ops.answers import AnswerRow
@@ -21,8 +20,8 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.features import FeatureReader, FeatureRow
 from eagle3ops.features.format import MANIFEST
 from eagle3ops.jobs.alternate import COMPLETE, RESULT, DamagedPart, alone, turn_folder
-from eagle3ops.jobs.extract import ExtractSpec, extract_split, load_target, measure_rows
-from eagle3ops.jobs.multiplex import Survey, numbered_id, place_of, trained_rows
+from eagle3ops.jobs.extract import ExtractSpec, extract_split, load_target
+from eagle3ops.jobs.multiplex import Survey, heldout_bytes, numbered_id, place_of, trained_rows
 from eagle3ops.jobs.train import TrainSpec, survey_of, train_config, write_prediction
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
@@ -86,7 +85,7 @@ def _run(run: RunDirectory, key: str, kind: str, number: int) -> None:
         extract, train = pipeline.stages["extract"], ctx.spec
         assert isinstance(extract, ExtractSpec)
         assert isinstance(train, TrainSpec)
-        survey = survey_of(ctx, extract, measure_rows(ctx, extract))
+        survey = survey_of(ctx, extract, heldout_bytes(ctx.inputs["extract"]))
         if kind == "extract":
             _extract(ctx, extract, survey.turns[number])
         elif kind == "train":
@@ -167,23 +166,21 @@ def _train(ctx: Context, spec: TrainSpec, survey: Survey, turn: Turn, key: str) 
 
 
 def _conclude(ctx: Context, spec: TrainSpec, survey: Survey, key: str) -> None:
-    reader, head = _heldout(ctx), _head(ctx)
+    reader = _heldout(ctx)
     if problems := reader.verify():
         raise Eagle3opsError(f"{reader.folder}: " + "; ".join(map(str, problems)), remedy="run the extract job again")
-    rows = list(reader.rows())
     result = conclude_turns(
         survey.text,
-        rows,
+        list(reader.rows()),
         reader.header.aux_layers,
-        head,
+        _head(ctx),
         ctx.out,
         train_config(ctx.pipeline, spec),
         data_key=key,
         warn=ctx.warn,
         init_from=None if spec.init_from is None else Path(spec.init_from),
     )
-    facts = {name: value for name, value in asdict(result).items() if name != "renewal"}
-    write_prediction(ctx, spec, head, rows[: spec.eval_rows], facts | {"turns": len(survey.turns)})
+    write_prediction(ctx.out, result, turns=len(survey.turns))
 
 
 if __name__ == "__main__":

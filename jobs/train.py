@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from eagle3ops.jobs.alternate import last_values, take_turns
-from eagle3ops.jobs.extract import Extract, ExtractSpec, measure_rows
-from eagle3ops.jobs.multiplex import QUOTA_FILE, Sizes, Survey, outlook, survey
+from eagle3ops.jobs.extract import Extract, ExtractSpec
+from eagle3ops.jobs.multiplex import QUOTA_FILE, Survey, heldout_bytes, outlook, survey
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext, load_registry
@@ -21,9 +20,8 @@ from eagle3ops.spec.models import Pipeline
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
-    from eagle3ops.eagle3.target_head import TargetHead
     from eagle3ops.eagle3.train_config import TrainConfig
-    from eagle3ops.features import FeatureRow
+    from eagle3ops.eagle3.trainer import TrainResult
 
 PREDICTION = "prediction.json"
 
@@ -150,8 +148,7 @@ class Train(Job):
             warn=ctx.warn,
             init_from=None if spec.init_from is None else Path(spec.init_from),
         )
-        facts: dict[str, Any] = {key: value for key, value in asdict(result).items() if key != "renewal"}
-        write_prediction(ctx, spec, head, list(heldout.rows())[: spec.eval_rows], facts)
+        write_prediction(ctx.out, result)
         return reader.tokens * spec.epochs
 
     async def _in_turns(self, ctx: Context) -> int:
@@ -160,7 +157,7 @@ class Train(Job):
         assert isinstance(spec, TrainSpec)
         assert isinstance(extract, ExtractSpec)
         assert extract.quota is not None
-        survey = await asyncio.to_thread(lambda: survey_of(ctx, extract, measure_rows(ctx, extract)))
+        survey = await asyncio.to_thread(lambda: survey_of(ctx, extract, heldout_bytes(ctx.inputs["extract"])))
         turns, tokens = survey.turns, sum(turn.tokens for turn in survey.turns)
         ctx.info(f"{len(turns)} turns of extract and train; the target reads {tokens} tokens in all")
         registry = load_registry()
@@ -177,18 +174,20 @@ def train_config(pipeline: Pipeline, spec: TrainSpec) -> "TrainConfig":
     from eagle3ops.eagle3.train_config import TrainConfig
     from eagle3ops.engines.reference.model import pick_device
 
-    same = spec.model_dump(exclude={"warmup_steps", "init_from", "predict_steps"})
+    same = spec.model_dump(exclude={"warmup_steps", "init_from"})
     return TrainConfig(
         **same,
         warmup=spec.warmup_steps,
-        draft_steps=max(spec.predict_steps),
         seed=pipeline.seed,
         device=str(pick_device(pipeline.engine.device)),
     )
 
 
-def survey_of(ctx: Context, extract: ExtractSpec, sizes: Sizes) -> Survey:
+def survey_of(ctx: Context, extract: ExtractSpec, heldout: int) -> Survey:
     """The turns of this pipeline; the same in every process that asks.
+
+    Args:
+        heldout: upper bound of the held-out split's bytes.
 
     Raises:
         RequestError: the quota is too small for the rows of one step.
@@ -202,34 +201,20 @@ def survey_of(ctx: Context, extract: ExtractSpec, sizes: Sizes) -> Survey:
         train_config(ctx.pipeline, train),
         hidden_size=info.hidden_size,
         vocab_size=info.vocab_size,
-        heldout=sizes.heldout,
+        heldout=heldout,
     )
 
 
-def write_prediction(
-    ctx: Context, spec: TrainSpec, head: "TargetHead", rows: "list[FeatureRow]", facts: Mapping[str, Any]
-) -> None:
-    """Leave the predicted accept length and the facts of the training in `prediction.json`."""
-    prediction = predict_accept_length(ctx, spec, head, rows)
-    training = {**facts, "drafter": str(facts["drafter"])}
-    write_json(ctx.out / PREDICTION, {"accept_length": prediction, "training": training})
-
-
-def predict_accept_length(
-    ctx: Context, spec: TrainSpec, head: "TargetHead", rows: "list[FeatureRow]"
-) -> dict[str, dict[str, Any]]:
-    """Renewal walk of the exported drafter over held-out answers, by number of draft steps."""
-    from eagle3ops.eagle3.checkpoint import load_drafter
-    from eagle3ops.eagle3.renewal import predict_rows
-
-    info = read_target_info(ctx.inputs["fetch"])
-    drafter = load_drafter(ctx.out / "drafter", info.num_layers, device=head.embed_weight.device)
-    walks = predict_rows(drafter, rows, head.embed, spec.predict_steps)
-    return {
+def write_prediction(out: Path, result: "TrainResult", **further: Any) -> None:
+    """Leave the predicted accept length, by number of draft steps, and the facts of the training in a file."""
+    prediction = {
         str(steps): {
             "accept_length": walk.accept_length,
             "histogram": list(walk.histogram),
             "per_position": walk.per_position(),
         }
-        for steps, walk in walks.items()
+        for steps, walk in result.renewals.items()
     }
+    facts = {name: value for name, value in asdict(result).items() if name != "renewals"}
+    training = {**facts, "drafter": str(result.drafter), **further}
+    write_json(out / PREDICTION, {"accept_length": prediction, "training": training})

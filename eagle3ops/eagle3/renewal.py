@@ -5,7 +5,7 @@ are visited more often than easy ones. Averaging over all positions overlooks th
 steps, 25 % at 7); walking over held-out answers the way a server does met what a real engine served within 1 %.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -98,44 +98,10 @@ def count_correct(
     return counts
 
 
-def predict(
-    drafter: Drafter,
-    documents: Iterable[Document],
-    embed: Callable[[Tensor], Tensor],
-    steps: int,
-    *,
-    tokens_at_once: int = 8192,
-) -> Renewal:
-    """Walk over held-out answers as a server would.
-
-    Args:
-        embed: the target's embedding, ids `[...]` -> `[..., H]`.
-        steps: drafts per verify step (chain, greedy).
-        tokens_at_once: tokens of documents drafted together.
-    """
-    histogram = [0] * (steps + 1)
-
-    def take(group: list[Document]) -> None:
-        for document, correct in zip(group, count_correct(drafter, group, embed, steps), strict=True):
-            for start, end in answer_spans(document.loss_mask):
-                for taken in walk(correct, start, end):
-                    histogram[taken] += 1
-
-    group: list[Document] = []
-    for document in documents:
-        if group and sum(map(len, group)) + len(document) > tokens_at_once:
-            take(group)
-            group = []
-        group.append(document)
-    if group:
-        take(group)
-    return Renewal(tuple(histogram))
-
-
 def predict_rows(
     drafter: Drafter, rows: Sequence[Row], embed: Callable[[Tensor], Tensor], steps: Sequence[int]
 ) -> dict[int, Renewal]:
-    """`predict` over feature rows for several chain lengths at once.
+    """Walk over held-out answers as a server would, for several chain lengths at once.
 
     A chain of k drafts is the beginning of a longer one, so the longest is drafted once and cut.
 

@@ -47,17 +47,19 @@ class TrainConfig:
     """Steps between evaluations on the held-out rows; 0: at the end only."""
     eval_rows: int = 64
     """Held-out rows that are evaluated."""
-    draft_steps: int = 3
-    """Drafts per verify step in the predicted accept length."""
+    predict_steps: tuple[int, ...] = (3,)
+    """Drafts per verify step for which the accept length is predicted."""
 
     def __post_init__(self) -> None:
         positive = (
             "draft_vocab_size", "ttt_steps", "epochs", "tokens_per_step", "step_weight", "lr", "muon_lr", "clip",
-            "checkpoint_every", "log_every", "eval_rows", "draft_steps",
+            "checkpoint_every", "log_every", "eval_rows",
         )  # fmt: skip
         for name in positive:
             if not getattr(self, name) > 0:
                 raise RequestError(f"train: {name} is {getattr(self, name)}; it must be above 0")
+        if not self.predict_steps or min(self.predict_steps) < 1:
+            raise RequestError(f"train: predict_steps is {self.predict_steps}; it must name steps of at least 1")
         for name in ("weight_decay", "warmup", "final_lr", "eval_every"):
             if not getattr(self, name) >= 0:
                 raise RequestError(f"train: {name} is {getattr(self, name)}; it cannot be negative")

@@ -28,8 +28,8 @@ from eagle3ops.eagle3.initial import from_drafter, from_target
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.eagle3.losses import StepSums, unrolled_loss
 from eagle3ops.eagle3.optim import Schedule, build_optimizers
-from eagle3ops.eagle3.packing import Batch, Document, batches_from, pack, plan_epoch
-from eagle3ops.eagle3.renewal import Renewal, predict
+from eagle3ops.eagle3.packing import Batch, batches_from, pack, plan_epoch
+from eagle3ops.eagle3.renewal import Renewal, predict_rows
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.train_config import TrainConfig
 from eagle3ops.eagle3.train_log import TrainLog
@@ -54,7 +54,7 @@ class TrainResult:
         heldout_coverage: the same share of the held-out text.
         train: per draft step, means over the last `log_every` steps.
         heldout: per draft step, on the held-out rows, of the export; empty without held-out rows.
-        renewal: predicted accept statistics of the export.
+        renewals: predicted accept statistics of the export, by number of draft steps; empty without held-out rows.
         initial: where the weights came from, in words.
         seconds: wall time of this process.
     """
@@ -68,7 +68,7 @@ class TrainResult:
     heldout_coverage: float | None
     train: list[dict[str, float]]
     heldout: list[dict[str, float]]
-    renewal: Renewal | None
+    renewals: dict[int, Renewal]
     initial: str
     seconds: float
 
@@ -184,18 +184,6 @@ class Trainer:
                 total.add(part)
         return [total.report() for total in sums]
 
-    @torch.no_grad()
-    def renewal(self, drafter: Drafter, rows: Corpus) -> Renewal:
-        """Predicted accept statistics of an exported drafter (aux states unscaled), in the export's own precision."""
-        documents = (_widen(rows.document(i), drafter.fc.weight.dtype) for i in range(len(rows)))
-        return predict(drafter, documents, self.embed, self.config.draft_steps)
-
-
-def _widen(document: Document, dtype: torch.dtype) -> Document:
-    return Document(
-        document.token_ids, document.loss_mask, document.aux.to(dtype), document.final.to(dtype), document.argmax
-    )
-
 
 def training_key(parts: Sequence[Any], init_from: Path | None) -> str:
     """Identifies what a checkpoint belongs to: data, configuration, target and start."""
@@ -274,7 +262,7 @@ def heldout_corpus(heldout: Sequence[Row], head: TargetHead, config: TrainConfig
 def conclude(trainer: Trainer, held: Corpus | None, layers: AuxLayers, out: Path) -> TrainResult:
     """Export the drafter as it is now, check the export and predict how it will be served."""
     began = time.monotonic()
-    head = trainer.head
+    head, config = trainer.head, trainer.config
     folder = export_drafter(trainer.drafter, out / "drafter", aux_scale=trainer.scale)
     served = load_drafter(folder, layers.num_layers, device=trainer.device)
     ids = (served.d2t + torch.arange(served.d2t.numel(), device=trainer.device)).cpu()
@@ -292,7 +280,7 @@ def conclude(trainer: Trainer, held: Corpus | None, layers: AuxLayers, out: Path
         heldout_coverage=coverage,
         train=[],
         heldout=trainer.evaluate(served, None, held) if held is not None else [],
-        renewal=trainer.renewal(served, held) if held is not None else None,
+        renewals=predict_rows(served, held.rows(), trainer.embed, config.predict_steps) if held is not None else {},
         initial="",
         seconds=time.monotonic() - began,
     )

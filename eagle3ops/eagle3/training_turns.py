@@ -39,6 +39,8 @@ from eagle3ops.eagle3.turns import Turn
 from eagle3ops.errors import Eagle3opsError
 
 SCALE = "aux_scale"
+COUNT_AT_ONCE = 1 << 20
+"""Tokens; a count has the size of the vocabulary, so one a row would take longer than reading the rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +65,8 @@ class TextBuilder:
 
     def __init__(self, vocab_size: int, ttt_steps: int) -> None:
         self._counts = torch.zeros(vocab_size, dtype=torch.int64)
+        self._uncounted: list[Tensor] = []
+        self._waiting = 0
         self._lengths: list[int] = []
         self._steps = ttt_steps
         self._positions = 0
@@ -76,13 +80,22 @@ class TextBuilder:
                 f"token {int(ids.max())} does not exist in a vocabulary of {self._counts.numel()}",
                 remedy="generate the answers with the target that is trained for",
             )
-        self._counts += torch.bincount(ids[prompt:], minlength=self._counts.numel())
+        self._uncounted.append(ids[prompt:])
+        self._waiting += ids.numel()
+        if self._waiting >= COUNT_AT_ONCE:
+            self._count()
         self._lengths.append(len(token_ids))
         self._positions += sum(max(0, len(token_ids) - max(prompt, 2 + step)) for step in range(self._steps))
         self._digest.update(ids.numpy().tobytes() + prompt.to_bytes(8, "little"))
 
+    def _count(self) -> None:
+        if self._uncounted:
+            self._counts += torch.bincount(torch.cat(self._uncounted), minlength=self._counts.numel())
+            self._uncounted, self._waiting = [], 0
+
     def text(self) -> Text:
         """What has been added."""
+        self._count()
         return Text(tuple(self._lengths), self._counts, self._positions, self._digest.hexdigest())
 
 

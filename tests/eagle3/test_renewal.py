@@ -13,8 +13,9 @@ from torch import Tensor
 from eagle3ops.eagle3.checkpoint import load_drafter
 from eagle3ops.eagle3.drafter import Drafter
 from eagle3ops.eagle3.packing import Document
-from eagle3ops.eagle3.renewal import Renewal, answer_spans, count_correct, predict, walk
+from eagle3ops.eagle3.renewal import Renewal, answer_spans, count_correct, predict_rows, walk
 from eagle3ops.eagle3.target_head import TargetHead
+from eagle3ops.features import FeatureRow
 
 
 def test_accept_length_counts_the_bonus_token() -> None:
@@ -82,13 +83,17 @@ def test_the_chain_is_the_drafters_own(
             assert count[p] == same.index(False)
 
 
-def test_rows_are_walked_alike_in_any_grouping(
-    drafter_of: Callable[..., Drafter], document_of: Callable[..., Document], head: TargetHead
+def test_several_chain_lengths_at_once_are_as_each_alone(
+    drafter_of: Callable[..., Drafter], row_of: Callable[..., FeatureRow], head: TargetHead
 ) -> None:
-    documents = [document_of([0] * 3 + [1] * (6 + i), i) for i in range(5)]
-    one = predict(drafter_of(), documents, head.embed, 3)
-    assert one == predict(drafter_of(), documents, head.embed, 3, tokens_at_once=12)
-    assert one.verify_steps > 0
+    rows = [row_of(str(i), [0] * 3 + [1] * (6 + i), i) for i in range(5)]
+    found = predict_rows(drafter_of(), rows, head.embed, (1, 3))
+    assert found == {
+        **predict_rows(drafter_of(), rows, head.embed, (1,)),
+        **predict_rows(drafter_of(), rows, head.embed, (3,)),
+    }
+    assert found[1].verify_steps >= found[3].verify_steps > 0
+    assert predict_rows(drafter_of(), [row_of("x", [0] * 9, 1)], head.embed, (3,))[3].verify_steps == 0
 
 
 @pytest.mark.slow
@@ -105,12 +110,12 @@ def test_the_recorded_drafter_is_predicted_as_a_real_engine_served_it(recordings
     with gzip.open(recordings / "gpu" / "answers.jsonl.gz", "rt") as lines:
         rows = [row for line in lines if (row := json.loads(line))["split"] == "eval"][:64]
     want = [*drafter.config.aux_layers.boundary, 30]
-    documents = []
+    features = []
     for row in rows:
         ids = torch.tensor(row["input_ids"] + row["output_ids"])
         states = target.boundaries(ids[None], torch.tensor([len(ids)]), want)[:, 0]
         mask = torch.arange(len(ids)) >= len(row["input_ids"])
         aux: Tensor = states[:3].transpose(0, 1).flatten(1)
-        documents.append(Document(ids, mask, aux, states[3], torch.zeros(len(ids), dtype=torch.int64)))
-    found = predict(drafter, documents, target.embed, 3)
+        features.append(FeatureRow(str(row.get("id")), ids, mask, aux, states[3]))
+    found = predict_rows(drafter, features, target.embed, (3,))[3]
     assert found.accept_length == pytest.approx(2.684, rel=0.015)  # served by SGLang over 200 prompts

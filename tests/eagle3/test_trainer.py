@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -149,9 +150,8 @@ def test_the_loss_falls_and_the_export_is_evaluated(
     losses = [value for name, value, _ in seen if name == "train/loss_0"]
     assert losses[-1] < 0.8 * losses[0]
     assert [step for name, _, step in seen if name == "heldout/full_acc_1"] == [30]
-    assert result.renewal is not None
-    assert result.renewal.verify_steps > 0
-    assert len(result.renewal.histogram) == 4
+    assert result.renewals[3].verify_steps > 0
+    assert len(result.renewals[3].histogram) == 4
     assert len(result.heldout) == 2
     assert 0 < result.vocab_coverage <= 1
     assert result.heldout_coverage is not None
@@ -202,10 +202,12 @@ def test_rows_without_answers_cannot_be_trained_on(
         Trainer([row_of("a", [0] * 9, 1)], drafter_of().config.aux_layers, head, CONFIG)
 
 
-@pytest.mark.parametrize("setting", [{"ttt_steps": 0}, {"lr": 0.0}, {"warmup": -1}, {"steps": 0}])
-def test_settings_that_make_no_sense_are_named(setting: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "setting", [{"ttt_steps": 0}, {"lr": 0.0}, {"warmup": -1}, {"steps": 0}, {"predict_steps": ()}]
+)
+def test_settings_that_make_no_sense_are_named(setting: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=next(iter(setting))):
-        replace(CONFIG, **setting)  # type: ignore[arg-type]
+        replace(CONFIG, **setting)
 
 
 def test_a_document_with_nothing_trained_gives_no_batch(document_of: Callable[..., object]) -> None:

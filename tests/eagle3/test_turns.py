@@ -118,7 +118,7 @@ def test_one_turn_over_everything_is_ordinary_training(
         list(ours.rows.values()), heldout, LAYERS, ours.head, tmp_path / "whole", ours.config, data_key="k"
     )
     assert ours.exported() == (tmp_path / "whole" / "drafter" / "model.safetensors").read_bytes()
-    for field in ("steps", "positions", "vocab_unique", "vocab_coverage", "heldout_coverage", "heldout", "renewal"):
+    for field in ("steps", "positions", "vocab_unique", "vocab_coverage", "heldout_coverage", "heldout", "renewals"):
         assert getattr(by_turns, field) == getattr(whole, field), field
 
 
