@@ -165,6 +165,7 @@ async def test_run_survives_everything_between_it_and_the_console(
     assert seen(out) == wanted == list(range(1, len(wanted) + 1))
     assert log.read_text().count("connected\n") >= 4
 
-    assert quiet.wait() == 0
+    quiet.communicate()
+    assert quiet.returncode == 0
     assert undisturbed.call("runs", "follow", undisturbed.last().run_id).returncode == 0
     assert toy.outputs() == undisturbed.outputs()
