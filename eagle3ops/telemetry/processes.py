@@ -60,6 +60,8 @@ class _Watched:
     root: int
     since: float
     stat_fd: int | None
+    run: str | None
+    """Of the process under which it was found: its own mark may be gone."""
     cmd: str | None = None
     name: str = ""
     details: dict[str, Any] = field(default_factory=dict)
@@ -143,7 +145,7 @@ class ProcessTrees:
         if stat.name != watched.name:
             watched.name, watched.cmd = stat.name, parse_cmdline(read_at(f"/proc/{watched.pid}/cmdline"))
         known = self._known.get(watched.pid)
-        run = None if known is None else known.run
+        run = (known and known.run) or watched.run
         return {
             "pid": watched.pid,
             "ppid": stat.ppid,
@@ -219,8 +221,9 @@ class ProcessTrees:
         if before is not None and same and now - before.seen_at >= YOUNG_S:
             before.ppid = stat.ppid
             return
-        mark = None
-        if self._marked and not stat.kernel_thread:
+        # A mark that was seen stays: a program that clears its environment still belongs to the run.
+        mark = before.mark if before is not None and same else None
+        if self._marked and mark is None and not stat.kernel_thread:
             mark = parse_mark(read_at(f"/proc/{pid}/environ", limit=1 << 20), RUN_MARK)
         seen_at = before.seen_at if before is not None and same else now
         self._known[pid] = _Known(stat.ppid, stat.start_ticks, seen_at, mark, mark and os.path.basename(mark))
@@ -249,7 +252,9 @@ class ProcessTrees:
             with contextlib.suppress(OSError):
                 stat_fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._unwatched.discard(pid)
-        self._watched[pid] = _Watched(pid, self._known[pid].start_ticks, root, now, stat_fd)
+        known, parent = self._known[pid], self._watched.get(self._known[pid].ppid)
+        run = known.run or (parent.run if parent is not None else None)
+        self._watched[pid] = _Watched(pid, known.start_ticks, root, now, stat_fd, run)
 
     def _drop(self, pid: int) -> None:
         watched = self._watched.pop(pid, None)

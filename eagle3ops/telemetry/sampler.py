@@ -14,7 +14,7 @@ A sample (schema 1). What is absent is None; counters only ever grow; rates are 
         i, uuid, name, mig, state ("ok", "lost", "reset required", "no answer")
         util, util_mem            % of time that a kernel ran / that memory was read or written
         mem_used, mem_total       bytes
-        energy_mj                 counter, mJ          power_w   mean since the sample before, W
+        energy_mj                 counter, mJ          power_w   mean over the last second, W
         power_source              "energy" (from the counter) or "sample" (the driver's own, of one moment)
         power_sample_w            W; only asked for without an energy counter
         sm_mhz, mem_mhz, temp_c (degrees Celsius), pstate (0 is fastest)

@@ -142,6 +142,18 @@ def test_power_and_links_come_from_counters_over_real_time(driver: FakeDriver, c
     assert third["power_w"] is None, "a counter that went backwards says nothing"
 
 
+def test_power_is_the_mean_over_a_second(driver: FakeDriver, clock: Clock) -> None:
+    # The counter moves in steps of 50 J while 100 W are drawn.
+    told = []
+    with Sampler(marked=False, clock=clock) as sampler:
+        for step in range(12):
+            driver.say(f"0.energy_mj {50_000 * (step // 2)}", count=1)
+            told.append(sampler.sample()["gpu"][0]["power_w"])
+            clock.now += 0.25
+    assert told[0] is None
+    assert told[5:] == [100.0] * 7
+
+
 def test_reasons_and_recovery_have_names(driver: FakeDriver) -> None:
     driver.say("0.reasons 0x44", "0.field.230 2", "1.field.230 99")
     first, second = GpuSampler().read()
