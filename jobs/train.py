@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.jobs.alternate import last_values, take_turns
 from eagle3ops.jobs.extract import Extract, ExtractSpec
 from eagle3ops.jobs.multiplex import QUOTA_FILE, Survey, heldout_bytes, outlook, survey
@@ -92,10 +93,10 @@ class Train(Job):
         assert isinstance(spec, TrainSpec)
         tokens = ctx.upstream_tokens("extract")
         seen = None if tokens is None else tokens * spec.epochs
-        notes, disk = [f"{spec.epochs} epochs of {spec.ttt_steps} draft steps"], None
+        notes = [f"{spec.epochs} epochs of {spec.ttt_steps} draft steps"]
         extract = ctx.pipeline.stages["extract"]
         assert isinstance(extract, ExtractSpec)
-        ahead = outlook(ctx, extract, tokens)
+        ahead, inputs = outlook(ctx, extract, tokens), ("train/", "heldout/")
         if ahead is not None and ahead.turns and extract.quota is not None:
             disk = max(0, extract.quota - ahead.heldout)
             notes.append(
@@ -103,10 +104,17 @@ class Train(Job):
                 f"{ahead.turns * ahead.epochs} in all; the target reads {ahead.prefilled} tokens instead of {tokens}, "
                 "because every epoch extracts anew"
             )
+            inputs = ("answers.jsonl", "heldout/")
+            # The target is loaded here, too.
+            forecast = engine_forecast(
+                ctx, rows=extract.rows_per_batch, length=512, tokens=seen, disk_bytes=disk, notes=tuple(notes)
+            )
+        else:
+            forecast = Forecast(tokens=seen, notes=tuple(notes))
         return Plan(
-            inputs=("train/", "heldout/"),
+            inputs=inputs,
             outputs=("drafter/", "prediction.json", "metrics.jsonl", "tensorboard/"),
-            forecast=Forecast(tokens=seen, disk_bytes=disk, notes=tuple(notes)),
+            forecast=forecast,
         )
 
     async def run(self, ctx: Context) -> None:
