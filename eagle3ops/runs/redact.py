@@ -11,10 +11,10 @@ from typing import Any
 GONE = "[redacted]"
 
 _NAMES = (
-    r"(?:[a-z0-9_-]*(?:password|passwd|passphrase|secret|credentials?)"
-    r"|[a-z0-9_-]*(?:api|auth|access|private|secret|signing|account|hf|wandb|bearer|session|refresh)[_-]?(?:key|token))"
+    r"(?:[a-z0-9_-]{0,40}(?:password|passwd|passphrase|secret|credentials?)"
+    r"|[a-z0-9_-]{0,40}(?:api|auth|access|private|secret|signing|account|hf|wandb|bearer|session|refresh)[_-]?(?:key|token))"
 )
-_VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?|[^\s"',;&)}\]]+)"""
+_VALUE = r"""(?:\[redacted\]|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?|[^\s"',;&)}\]]+)"""
 
 _WHOLE = re.compile(
     r"""
@@ -42,7 +42,7 @@ _AFTER = (
     re.compile(r"(?P<before>\bhttps?://)(?P<value>[^\s/@:]+)(?=@)", re.IGNORECASE),
     # HF_TOKEN=..., MY_KEY=...
     re.compile(
-        rf"(?P<before>(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]*(?:TOKEN|SECRET|KEY|PASSWORD)['\"]?\s*[=:]\s*)(?P<value>{_VALUE})"
+        rf"(?P<before>(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]{{0,60}}(?:TOKEN|SECRET|KEY|PASSWORD)['\"]?\s*[=:]\s*)(?P<value>{_VALUE})"
     ),
     # api_key='...', "password": "...", --password=...
     re.compile(rf"(?P<before>(?<![A-Za-z0-9]){_NAMES}['\"]?\s*[=:]\s*)(?P<value>{_VALUE})", re.IGNORECASE),
