@@ -1,8 +1,6 @@
 """How is a host reached over SSH? Through every jump with its key checked by us, to an agent that said hello."""
 
 import asyncio
-import contextlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,15 +12,12 @@ from eagle3ops.hosts.known_hosts import KnownHosts, read_all
 from eagle3ops.hosts.prompts import NoPrompts, Prompts
 from eagle3ops.hosts.registry import Host, own_known_hosts
 from eagle3ops.hosts.ssh_auth import TRIES, Login, Offer, Secrets, gather, unlock
+from eagle3ops.hosts.ssh_channel import Connection, SshChannel, end_task
 from eagle3ops.hosts.ssh_config import Endpoint, chain
 from eagle3ops.hosts.ssh_errors import explain, key_error, login_refused, timed_out
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
-READ_BYTES = 1 << 16
-MAX_BANNER = 1 << 20
-MAX_WORDS = 1 << 14
-CLOSE_S = 2.0
-_HELLO = re.compile(rb'\{"agent":\s*"eagle3ops"')
+__all__ = ["Connection", "Limits", "SshChannel", "SshTransport"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,38 +32,6 @@ class Limits:
     """From logged in to the agent's hello."""
     keepalive: float = 15.0
     keepalive_misses: int = 4
-
-
-class Connection:
-    """A logged-in connection, and those of the jumps below it."""
-
-    def __init__(self, hops: list[tuple[Endpoint, asyncssh.SSHClientConnection]]) -> None:
-        self.hops = hops
-
-    @property
-    def ssh(self) -> asyncssh.SSHClientConnection:
-        """The connection to the host itself: for SFTP, or for a command of one's own."""
-        return self.hops[-1][1]
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return self.hops[-1][0]
-
-    async def close(self) -> None:
-        """Hang up, politely for two seconds and then anyway."""
-        for _, connection in reversed(self.hops):
-            connection.close()
-            try:
-                async with asyncio.timeout(CLOSE_S):
-                    await connection.wait_closed()
-            except (TimeoutError, OSError, asyncssh.Error):
-                connection.abort()
-
-    async def __aenter__(self) -> "Connection":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 class SshTransport:
@@ -132,7 +95,7 @@ class SshTransport:
             await Connection([(endpoint, connection)]).close()
         return login.connection.get_server_host_key() if login.connection is not None else None
 
-    async def open(self) -> "SshChannel":
+    async def open(self) -> SshChannel:
         """Start an agent; returns once it has said hello, with that line still to be read."""
         connection = await self.connect()
         try:
@@ -142,7 +105,7 @@ class SshTransport:
             raise
         return channel
 
-    async def _start(self, connection: Connection) -> "SshChannel":
+    async def _start(self, connection: Connection) -> SshChannel:
         try:
             # encoding=None: bytes; agent and X11 forwarding are off on the connection.
             process = await connection.ssh.create_process(bootstrap.COMMAND, encoding=None, request_pty=False)
@@ -178,7 +141,7 @@ class SshTransport:
         finally:
             await channel.close()
 
-    async def _explain_start(self, channel: "SshChannel", failure: str) -> HostUnreachable:
+    async def _explain_start(self, channel: SshChannel, failure: str) -> HostUnreachable:
         """Why the agent did not come up."""
         if channel.lost is not None:
             return HostUnreachable(
@@ -259,8 +222,8 @@ class SshTransport:
                     clock.reschedule(asyncio.get_running_loop().time() + login_s)
                     return await attempt
                 finally:
-                    await _end(made)
-                    await _end(attempt)
+                    await end_task(made)
+                    await end_task(attempt)
         except TimeoutError as error:
             if login.made.is_set():
                 raise HostUnreachable(
@@ -330,13 +293,6 @@ class _TooManyTries(Exception):
     """The server hung up after too many keys."""
 
 
-async def _end(task: "asyncio.Task[object]") -> None:
-    if not task.done():
-        task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, Exception):  # its outcome was taken, or is of no interest
-        await task
-
-
 def _trust(
     endpoint: Endpoint, known: KnownHosts
 ) -> Callable[[str, str, int | None], tuple[list[asyncssh.SSHKey], ...]]:
@@ -360,100 +316,3 @@ def _algorithms(endpoint: Endpoint, known: KnownHosts) -> list[str]:
     has_authority = bool(known.about(endpoint.names, "cert-authority"))
     wanted = [*(certified if has_authority else []), *on_record, *plain]
     return list(dict.fromkeys(name for name in wanted if name in plain or name in certified))
-
-
-class SshChannel:
-    """An agent's standard input and output behind SSH."""
-
-    def __init__(self, connection: Connection, process: "asyncssh.SSHClientProcess[bytes]") -> None:
-        self.connection = connection
-        self.process = process
-        self.lost: str | None = None
-        """Why the connection ended, when it was not the agent that did."""
-        self._ahead = b""
-        self._errors = bytearray()
-        self._closed = False
-        self._listener = asyncio.create_task(self._listen())
-
-    @property
-    def status(self) -> int | None:
-        """Exit code of the remote command, once known."""
-        return self.process.exit_status if self.process.exit_status is None or self.process.exit_status >= 0 else None
-
-    @property
-    def signal(self) -> str | None:
-        """The signal that ended the remote command, without SIG."""
-        ended_by = self.process.exit_signal
-        return ended_by[0] if ended_by else None
-
-    async def until_hello(self) -> str | None:
-        """Wait for the agent's first line and leave it to be read; what came instead when there will be none."""
-        seen = b""
-        while True:
-            data = await self.read()
-            if not data:
-                with contextlib.suppress(TimeoutError, asyncssh.Error, OSError):
-                    async with asyncio.timeout(CLOSE_S):
-                        await self.process.wait_closed()
-                        await self._listener
-                return seen[-MAX_WORDS:].decode("utf-8", errors="replace")
-            seen += data
-            found = _HELLO.search(seen)
-            if found:
-                self._ahead = seen[found.start() :]
-                return None
-            if len(seen) > MAX_BANNER:
-                return "it printed more than a megabyte and no agent"
-
-    async def read(self) -> bytes:
-        """The next bytes; empty at the end."""
-        if self._ahead:
-            data, self._ahead = self._ahead, b""
-            return data
-        try:
-            return await self.process.stdout.read(READ_BYTES)
-        except (asyncssh.Error, OSError) as error:
-            self.lost = getattr(error, "reason", None) or str(error)
-            return b""
-
-    async def write(self, data: bytes) -> None:
-        """Send all of it."""
-        try:
-            self.process.stdin.write(data)
-            await self.process.stdin.drain()
-        except asyncssh.Error as error:
-            self.lost = error.reason
-            raise ConnectionResetError(error.reason) from error
-
-    async def close(self) -> None:
-        """Hang up; the agent sees the end of its input."""
-        if self._closed:
-            return
-        self._closed = True
-        with contextlib.suppress(OSError, asyncssh.Error):
-            self.process.stdin.write_eof()
-        self.process.close()
-        await self.connection.close()
-        await _end(self._listener)
-
-    def errors(self) -> str:
-        """The end of standard error."""
-        return self._errors.decode("utf-8", errors="replace").strip()
-
-    def last_words(self) -> str:
-        """Standard error's end, and how it ended if it has."""
-        words = [self.errors()]
-        if self.lost is not None:
-            words.append(self.lost)
-        elif self.signal is not None:
-            words.append(f"ended by SIG{self.signal}")
-        elif self.status:
-            words.append(f"exit code {self.status}")
-        return "; ".join(word for word in words if word)
-
-    async def _listen(self) -> None:
-        """Drain standard error, so that nothing on the host waits for us."""
-        with contextlib.suppress(asyncssh.Error, OSError):
-            while data := await self.process.stderr.read(READ_BYTES):
-                self._errors += data
-                del self._errors[:-MAX_WORDS]
