@@ -74,7 +74,6 @@ class Extract(Job):
         if spec.quota is not None:
             ahead = outlook(ctx, spec, tokens)
             if ahead is None:
-                disk = spec.quota
                 notes.append(f"at most the quota of {human_bytes(spec.quota)}")
             elif ahead.turns:
                 disk, outputs = min(ahead.heldout, spec.quota), ("heldout/", QUOTA_FILE)
