@@ -70,9 +70,7 @@ class _Follower:
             status = os.fstat(fd)
             if self.offset < 0:
                 self.offset = logs.read_window(fd, self.offset, 8)["offset"]
-            reset = self._file not in (None, (status.st_dev, status.st_ino)) or (
-                self._file is not None and status.st_size < self.offset
-            )
+            reset = self._file not in (None, (status.st_dev, status.st_ino)) or status.st_size < self.offset
             self._file = (status.st_dev, status.st_ino)
             if reset:
                 self.offset = 0

@@ -31,6 +31,8 @@ IN_FLIGHT = 8
 Progress = Callable[[int, int], None]
 """Told the bytes that have arrived, and all of them."""
 
+Answer = Coroutine[Any, Any, dict[str, Any]]
+
 
 class Caller(Protocol):
     """Whoever answers ops: an `AgentClient`, or a link that connects again."""
@@ -92,12 +94,12 @@ async def put(
                 begun = await caller.call("file.begin", **where, size=size, overwrite=overwrite, restart=True)
                 offset = int(begun["offset"])
 
-            async def send(start: int, length: int) -> dict[str, Any]:
+            async def send(start: int, length: int) -> Answer:
                 content = await asyncio.to_thread(os.pread, fd, length, start)
                 if len(content) != length:
                     raise Eagle3opsError(f"{local}: became shorter while it was read", remedy="try again")
                 data = base64.b64encode(content).decode("ascii")
-                return await caller.call("file.write", **where, offset=start, data=data)
+                return caller.call("file.write", **where, offset=start, data=data)
 
             async def note(start: int, length: int, answer: dict[str, Any]) -> int:
                 return int(answer["size"]) if answer["gap"] else start + length
@@ -146,8 +148,8 @@ async def get(
     try:
         offset = await _trusted_prefix(caller, remote, fd)
 
-        async def fetch(start: int, length: int) -> dict[str, Any]:
-            return await caller.call("file.read", path=remote, offset=start, max_bytes=length)
+        async def fetch(start: int, length: int) -> Answer:
+            return caller.call("file.read", path=remote, offset=start, max_bytes=length)
 
         async def keep(start: int, length: int, answer: dict[str, Any]) -> int:
             data = base64.b64decode(answer["data"])
@@ -178,7 +180,7 @@ async def _trusted_prefix(caller: Caller, remote: str, fd: int) -> int:
 
 
 async def _pipelined(
-    ask: Callable[[int, int], Coroutine[Any, Any, dict[str, Any]]],
+    ask: Callable[[int, int], Awaitable[Answer]],
     land: Callable[[int, int, dict[str, Any]], Awaitable[int]],
     offset: int,
     size: int,
@@ -188,8 +190,9 @@ async def _pipelined(
 ) -> None:
     """Ask for all chunks, several at once, and take the answers in order, so that what is there has no holes.
 
-    `ask` and `land` are told where a chunk begins and its length; `land` says up to where everything is there now: less
-    than that chunk's end when an earlier one was lost, and then it goes on there.
+    `ask` and `land` are told where a chunk begins and its length. `ask` prepares a request, in order, because a chunk
+    that overtakes another is thrown away. `land` says up to where everything is there now: less than that chunk's end
+    when an earlier one was lost, and then it goes on there.
     """
     pending: deque[tuple[int, int, asyncio.Task[dict[str, Any]]]] = deque()
     position = offset
@@ -199,7 +202,7 @@ async def _pipelined(
         while position < size or pending:
             while position < size and len(pending) < in_flight:
                 length = min(chunk, size - position)
-                pending.append((position, length, asyncio.create_task(ask(position, length))))
+                pending.append((position, length, asyncio.create_task(await ask(position, length))))
                 position += length
             start, length, task = pending.popleft()
             reached = await land(start, length, await task)

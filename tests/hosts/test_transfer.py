@@ -155,6 +155,22 @@ async def test_a_chunk_that_was_lost_on_the_way_is_sent_again(tmp_path: Path) ->
     assert host.asked.count("file.write") > 10
 
 
+async def test_no_chunk_overtakes_another(agents: AgentWorld, tmp_path: Path) -> None:
+    class Noting:
+        gaps = 0
+
+        async def call(self, op: str, /, **args: Any) -> dict[str, Any]:
+            answer = await client.call(op, **args)
+            self.gaps += bool(answer.get("gap"))
+            return answer
+
+    noting, source = Noting(), made(tmp_path / "source", 500_000)
+    async with await AgentClient.connect(agents.transport()) as client:
+        await put(noting, source, "there", chunk=1000, in_flight=16)
+    assert noting.gaps == 0
+    assert (agents.root / "there").read_bytes() == source.read_bytes()
+
+
 async def test_another_file_is_replaced_only_when_that_is_asked_for(tmp_path: Path) -> None:
     host, source = Direct(tmp_path / "host"), made(tmp_path / "source", 1000)
     there = tmp_path / "host" / "there"
