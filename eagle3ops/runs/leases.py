@@ -130,7 +130,7 @@ def acquire(
     own: Callable[[], set[int]] = set,
     forced: bool = False,
     look: Look | None = None,
-    wait_s: float = FOREIGN_WAIT_S,
+    wait_s: float | None = None,
 ) -> Held | None:
     """Take `count` GPUs that nobody uses, the lowest numbers first; None on a machine that shows none.
 
@@ -140,12 +140,12 @@ def acquire(
         own: numbers of the run's own processes, which may be on a GPU.
         forced: GPUs that processes of others use will do when there are no better ones; a lease is never broken.
         look: asks the driver; by default `present`.
-        wait_s: seconds that processes of others are given to go away.
+        wait_s: seconds that processes of others are given to go away, by default 5.
 
     Raises:
         Refused: there are not so many, or others hold or use them; says who.
     """
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + (FOREIGN_WAIT_S if wait_s is None else wait_s)
     while True:
         gpus = visible_gpus((look or present)(), os.environ.get("CUDA_VISIBLE_DEVICES"))
         if not gpus or not count:
