@@ -120,14 +120,15 @@ def _torch_gpus(value: str, seen: Mapping[str, Any], gpus: Inventory) -> Finding
         needs = f"CUDA {seen.get('cuda')}"
         remedy = f"the driver serves CUDA up to {gpus.cuda or 'unknown'}, this torch needs {needs}; "
         remedy += "or CUDA_VISIBLE_DEVICES hides them"
-        return bad("python.torch", f"{value}; sees none of the {len(gpus.gpus)} GPUs", remedy)
+        return bad("python.torch", f"{value}; sees no GPU, the driver has {len(gpus.gpus)}", remedy)
     for major, minor in seen.get("devices", ()):
         if fits(seen.get("archs", ()), (major, minor)) is False:
             remedy = (
                 f"install a torch built for compute capability {major}.{minor} (a newer one, or another CUDA build)"
             )
             return bad("python.torch", f"{value}; no code for compute capability {major}.{minor}", remedy)
-    return ok("python.torch", f"{value}, sees {len(seen.get('devices', ()))} GPUs")
+    count = len(seen.get("devices", ()))
+    return ok("python.torch", f"{value}, sees {count} GPU{'s' if count != 1 else ''}")
 
 
 def parse_pin(requirement: str) -> tuple[str, str] | None:

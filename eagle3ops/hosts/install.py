@@ -8,6 +8,7 @@ that any login shell will do, and nothing of the local environment is sent.
 import asyncio
 import hashlib
 import json
+import secrets
 import shlex
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +27,8 @@ from eagle3ops.hosts.bootstrap import COMMAND, ENVIRONMENT
 from eagle3ops.hosts.install_survey import Interpreter, Survey, choose, parse, script
 from eagle3ops.hosts.install_words import explain_failure, shown
 from eagle3ops.hosts.registry import Registry
-from eagle3ops.hosts.ssh import Connection, SshTransport
+from eagle3ops.hosts.ssh import SshTransport
+from eagle3ops.hosts.ssh_channel import Connection
 
 SURVEY_LIMIT_S = 60.0
 INSTALL_LIMIT_S = 3600.0
@@ -243,7 +245,7 @@ async def _send(connection: Connection, intent: Intent, tell: Tell) -> None:
             if await sftp.exists(target) and (await sftp.stat(target)).size == size:
                 return
             tell(f"sending {intent.wheel.name}, {size:,} bytes")
-            partial = f"{target}.{hashlib.sha256(str(id(sftp)).encode()).hexdigest()[:8]}.part"
+            partial = f"{target}.{secrets.token_hex(4)}.part"
             async with sftp.open(partial, "wb") as file:
                 data = intent.wheel.read_bytes()
                 for offset in range(0, size, CHUNK):

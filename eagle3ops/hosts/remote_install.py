@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ MARK = "eagle3ops-install:"
 RECEIPT = "eagle3ops-receipt.json"
 """Written into an environment last of all: without it, it is a leftover."""
 PROOF_LIMIT_S = 120.0
+FLUSH_LIMIT_S = 120.0
+STALE_S = 86400.0
 
 _children: list[subprocess.Popen[str]] = []
 
@@ -188,6 +191,20 @@ def make(folder: Path, order: dict[str, Any]) -> None:
     run([*pip, order["wheel"] + extras], "pip")
 
 
+def flush(folder: Path) -> None:
+    """Have everything on the file system of `folder` written, so that a power cut leaves no finished half."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(["sync", "-f", str(folder)], timeout=FLUSH_LIMIT_S, check=False, capture_output=True)
+
+
+def tidy(wheels: Path) -> None:
+    """Remove uploads that broke off long ago."""
+    for partial in wheels.glob("*/*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime > STALE_S:
+                partial.unlink()
+
+
 def switch(base: Path, folder: Path) -> None:
     """Make `base/env` point at the environment, in one step.
 
@@ -210,6 +227,7 @@ def install(order: dict[str, Any]) -> dict[str, Any]:
     lock = locked(base)
     try:
         check_wheel(Path(order["wheel"]), order["sha256"])
+        tidy(base / "wheels")
         folder, there = place(base, order["name"], order["version"])
         if not there:
             make(folder, order)
@@ -220,8 +238,9 @@ def install(order: dict[str, Any]) -> dict[str, Any]:
             text = json.dumps({key: order[key] for key in ("version", "sha256", "extras", "sites", "python")}, indent=2)
             partial = folder / f"{RECEIPT}.part"
             partial.write_text(text, encoding="utf-8")
-            os.sync()
+            flush(folder)
             partial.replace(folder / RECEIPT)
+            flush(folder)
         switch(base, folder)
         others = sorted(path.name for path in base.glob("env-*") if path != folder and path.is_dir())
         return {"folder": str(folder), "fresh": not there, "others": others}

@@ -130,9 +130,9 @@ SEEN = {"version": "2.11.0", "cuda": "13.0", "archs": ["sm_90"], "available": Tr
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [
-        ({}, "ok", "sees 1 GPUs"),
+        ({}, "ok", "sees 1 GPU"),
         ({"cuda": None}, "bad", "CPU only"),
-        ({"available": False}, "bad", "sees none of the 1 GPUs"),
+        ({"available": False}, "bad", "sees no GPU, the driver has 1"),
         ({"devices": [[12, 0]]}, "bad", "no code for compute capability 12.0"),
     ],
 )
