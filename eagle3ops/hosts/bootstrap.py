@@ -106,7 +106,7 @@ def explain_failure(found: str, host: str, python: str | None) -> Absent:
     for item in found.split(";"):
         match = re.fullmatch(r"(.+) (\S+) (\d{1,3})", item)
         if match:
-            tried.setdefault(_clean(match[1]), (_clean(match[2]), match[3]))
+            tried.setdefault(clean(match[1]), (clean(match[2]), match[3]))
     install = f"install it: eagle3ops hosts install {host}"
     wanted = ".".join(str(part) for part in MINIMUM)
     if not tried:
@@ -129,7 +129,7 @@ def explain_failure(found: str, host: str, python: str | None) -> Absent:
 
 def explain_exit(host: str, status: int | None, signal: str | None, words: str) -> Absent:
     """Why a login shell ended, or a `sh` did, before there was an agent."""
-    said = f": {_clean(words[-300:])}" if words.strip() else ""
+    said = f": {clean(words[-300:])}" if words.strip() else ""
     if re.search(r"not (currently )?available|nologin|account is (locked|disabled)", words, re.IGNORECASE):
         return Absent(
             f"{host}: this account may not log in{said}", "use another user, or give this one a shell: chsh -s /bin/sh"
@@ -147,5 +147,6 @@ def explain_exit(host: str, status: int | None, signal: str | None, words: str) 
     )
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Words from a host for a message: one line, and nothing that could steer a terminal."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -111,7 +111,7 @@ class SshTransport:
             process = await connection.ssh.create_process(bootstrap.COMMAND, encoding=None, request_pty=False)
         except asyncssh.ChannelOpenError as error:
             raise HostUnreachable(
-                f"{self.name}: logged in, but no session could be opened: {error.reason}",
+                f"{self.name}: logged in, but no session could be opened: {bootstrap.clean(error.reason)}",
                 remedy="too many sessions at once (MaxSessions)? Try again",
             ) from error
         except (asyncssh.Error, OSError) as error:

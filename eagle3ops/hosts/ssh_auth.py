@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncssh
 
+from eagle3ops.hosts.bootstrap import clean
 from eagle3ops.hosts.prompts import Prompts
 from eagle3ops.hosts.ssh_config import Endpoint
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
@@ -255,7 +256,7 @@ class Login(asyncssh.SSHClient):
             if "password" in question.lower() and str(self.endpoint) in self.secrets.passwords:
                 answers.append(self.secrets.passwords[str(self.endpoint)])
                 continue
-            answer = await self.prompts.secret(f"{self.endpoint} asks: {_plain(instructions + ' ' + question)}")
+            answer = await self.prompts.secret(f"{self.endpoint} asks: {clean(f'{instructions} {question}')[:200]}")
             if answer is None:
                 self.declined = True
                 return None
@@ -271,7 +272,3 @@ class Login(asyncssh.SSHClient):
             return None
         self.password_used = True
         return known
-
-
-def _plain(text: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]

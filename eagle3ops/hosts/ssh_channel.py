@@ -6,6 +6,7 @@ import re
 
 import asyncssh
 
+from eagle3ops.hosts.bootstrap import clean
 from eagle3ops.hosts.ssh_config import Endpoint
 
 READ_BYTES = 1 << 16
@@ -98,7 +99,7 @@ class SshChannel:
         try:
             return await self.process.stdout.read(READ_BYTES)
         except (asyncssh.Error, OSError) as error:
-            self.lost = getattr(error, "reason", None) or str(error)
+            self.lost = clean(getattr(error, "reason", None) or str(error))
             return b""
 
     async def write(self, data: bytes) -> None:
@@ -107,7 +108,7 @@ class SshChannel:
             self.process.stdin.write(data)
             await self.process.stdin.drain()
         except asyncssh.Error as error:
-            self.lost = error.reason
+            self.lost = clean(error.reason)
             raise ConnectionResetError(error.reason) from error
 
     async def close(self) -> None:
@@ -122,8 +123,9 @@ class SshChannel:
         await end_task(self._listener)
 
     def errors(self) -> str:
-        """The end of standard error."""
-        return self._errors.decode("utf-8", errors="replace").strip()
+        """The end of standard error, line by line; nothing in it steers a terminal."""
+        lines = self._errors.decode("utf-8", errors="replace").splitlines()
+        return "\n".join(clean(line) for line in lines if line.strip())
 
     def last_words(self) -> str:
         """Standard error's end, and how it ended if it has."""

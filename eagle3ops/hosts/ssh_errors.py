@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eagle3ops.errors import HostUnreachable
+from eagle3ops.hosts.bootstrap import clean
 from eagle3ops.hosts.known_hosts import Finding, KnownHosts, describe, fingerprint
 from eagle3ops.hosts.ssh_config import Endpoint
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
@@ -54,7 +55,7 @@ def key_error(
         )
     if key is None:
         return ConnectionRefusedForGood(
-            f"{where}: its host key cannot be verified: {reason}",
+            f"{where}: its host key cannot be verified: {clean(reason)}",
             remedy="a certificate must name this host and be signed by an authority in known_hosts (@cert-authority)",
         )
     finding = known.judge(endpoint.names, key)
@@ -107,21 +108,21 @@ def explain(error: BaseException, name: str, endpoint: Endpoint, *, via: Endpoin
         )
     if isinstance(error, asyncssh.ChannelOpenError):
         return HostUnreachable(
-            f"{where}: {via.host if via else 'the jump host'} could not open a connection to it: {error.reason}",
+            f"{where}: {via.host if via else 'the jump host'} could not open a connection to it: {clean(error.reason)}",
             remedy="check the name and port as the jump host sees them, and its AllowTcpForwarding",
         )
     if isinstance(error, asyncssh.KeyExchangeFailed):
         return ConnectionRefusedForGood(
-            f"{where}: no common cipher or key type ({error.reason})",
+            f"{where}: no common cipher or key type ({clean(error.reason)})",
             remedy="update the host's SSH server, or allow what it speaks in ~/.ssh/config",
         )
     if isinstance(error, asyncssh.ProtocolNotSupported | asyncssh.ProtocolError):
         return ConnectionRefusedForGood(
-            f"{where}: this is no SSH server, or a broken one ({error.reason})", remedy="check the port"
+            f"{where}: this is no SSH server, or a broken one ({clean(error.reason)})", remedy="check the port"
         )
     if isinstance(error, asyncssh.Error):
         return HostUnreachable(
-            f"{where}: the connection was closed while it was being set up ({error.reason})",
+            f"{where}: the connection was closed while it was being set up ({clean(error.reason)})",
             remedy="too many connections at once, or a firewall; try again, then look at the host's SSH log",
         )
     number = error.errno if isinstance(error, OSError) else None
@@ -145,8 +146,10 @@ def explain(error: BaseException, name: str, endpoint: Endpoint, *, via: Endpoin
             remedy="mend ProxyCommand in the SSH configuration",
         )
     if isinstance(error, ConnectionError):
-        return HostUnreachable(f"{where}: the connection was cut ({error})", remedy="try again")
-    return HostUnreachable(f"{where}: {error or type(error).__name__}", remedy=f"try by hand: ssh {endpoint.asked}")
+        return HostUnreachable(f"{where}: the connection was cut ({clean(str(error))})", remedy="try again")
+    return HostUnreachable(
+        f"{where}: {clean(str(error)) or type(error).__name__}", remedy=f"try by hand: ssh {endpoint.asked}"
+    )
 
 
 def timed_out(where: str, seconds: float) -> HostUnreachable:

@@ -136,6 +136,15 @@ async def test_shell_that_ends_at_once(ssh_world: SshWorld, login: str, words: s
         await AgentClient.connect(reach(server, python(), user="nobody2"))
 
 
+async def test_words_of_a_host_steer_no_terminal(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world)
+    (server.home / ".bashrc").write_text("printf '\\033[2J\\033]0;title\\007 quota\\nexceeded' >&2; exit 3\n")
+    with pytest.raises(ConnectionRefusedForGood, match="exit code 3") as caught:
+        await AgentClient.connect(reach(server, python()))
+    assert "quota exceeded" in caught.value.what
+    assert caught.value.what.isprintable()
+
+
 async def test_no_sh(ssh_world: SshWorld) -> None:
     server = trusted(ssh_world, environment={"PATH": "/nonexistent"})
     with pytest.raises(ConnectionRefusedForGood, match="no sh on the PATH"):
