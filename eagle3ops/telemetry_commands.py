@@ -5,7 +5,7 @@ import json as jsonlib
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from eagle3ops.telemetry.recording import Player, Recorder
 from eagle3ops.telemetry.sampler import Sampler
 from eagle3ops.telemetry.sampler_process import FAST_HZ, watched_paths
 from eagle3ops.telemetry.shared import watch
+
+Samples = AsyncGenerator[dict[str, Any], None]
 
 TOP_PROCESSES = 15
 _SHOW_APART_S = 1.0
@@ -183,18 +185,20 @@ def _record(path: Path, *, hz: float, seconds: float | None, pids: Sequence[int]
     return ExitCode.DONE
 
 
-async def _record_until(recorder: Recorder, samples: AsyncIterator[dict[str, Any]], seconds: float | None) -> None:
+async def _record_until(
+    recorder: Recorder, samples: AsyncGenerator[dict[str, Any], None], seconds: float | None
+) -> None:
     try:
-        async with asyncio.timeout(seconds), aclosing(samples) as feed:  # type: ignore[type-var]
+        async with asyncio.timeout(seconds), aclosing(samples) as feed:
             async for sample in feed:
                 recorder.write(sample)
     except TimeoutError:
         return
 
 
-async def _samples(hz: float, pids: Sequence[int]) -> AsyncIterator[dict[str, Any]]:
+async def _samples(hz: float, pids: Sequence[int]) -> Samples:
     if not pids and hz <= FAST_HZ:
-        async with aclosing(watch(hz)) as feed:  # type: ignore[type-var]
+        async with aclosing(watch(hz)) as feed:
             async for sample in feed:
                 yield sample
     with Sampler(pids, paths=watched_paths(), interval_s=1 / hz) as sampler:

@@ -41,7 +41,8 @@ def main(folder: Path) -> int:
         time.sleep(0.025)
     else:
         return 0
-    lock.write(f"{os.getpid()}\n")
+    with contextlib.suppress(OSError):  # for people only; a full disk is told by the watchers
+        lock.write(f"{os.getpid()}\n")
     _raise_descriptor_limit()
     feed = Feed(folder)
     watched = Lock(folder / "watchers.lock")

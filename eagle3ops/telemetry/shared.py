@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ STARTS = 4
 _POLL_S = 0.05
 _FRESH_S = 2.0
 _LINE_BYTES = 16 << 20
+_SPARE_BYTES = 256 << 10
 
 
-async def watch(hz: float = SLOW_HZ, *, folder: Path | None = None) -> AsyncIterator[dict[str, Any]]:
+async def watch(hz: float = SLOW_HZ, *, folder: Path | None = None) -> AsyncGenerator[dict[str, Any], None]:
     """Samples of this machine (schema: `sampler`), at most `hz` a second, without end.
 
     The sampler is started when there is none and ends by itself when nobody watches. Close the iterator (leave it by
@@ -138,25 +139,29 @@ def _spawn(folder: Path) -> subprocess.Popen[bytes]:
 
 def _cannot_start(folder: Path) -> TelemetryUnavailable:
     words = last_words(folder / "sampler.log")
-    return TelemetryUnavailable(
+    return _no_space(folder) or TelemetryUnavailable(
         f"the telemetry sampler ended {STARTS} times before its first sample" + (f": {words}" if words else ""),
         remedy=f"{folder / 'sampler.log'} has what it said",
     )
 
 
 def _stalled(folder: Path, seconds: float) -> TelemetryUnavailable:
+    who = last_words(folder / "sampler.lock") or "?"
+    return _no_space(folder) or TelemetryUnavailable(
+        f"the telemetry sampler (pid {who}) has been silent for {seconds:.0f} s: it or the disk of {folder} is stalled",
+        remedy=f"look at it (cat /proc/{who}/wchan); ending it is safe, a new one is started",
+    )
+
+
+def _no_space(folder: Path) -> TelemetryUnavailable | None:
     with suppress(OSError):
         space = os.statvfs(folder)
-        if space.f_bavail * space.f_frsize < 1 << 20:
+        if min(space.f_bavail * space.f_frsize, space.f_favail * _SPARE_BYTES) < _SPARE_BYTES:
             return TelemetryUnavailable(
                 f"{folder}: no space left, samples cannot be written",
                 remedy="free space there, or set EAGLE3OPS_RUNTIME to another folder",
             )
-    who = last_words(folder / "sampler.lock") or "?"
-    return TelemetryUnavailable(
-        f"the telemetry sampler (pid {who}) has been silent for {seconds:.0f} s: it or the disk of {folder} is stalled",
-        remedy=f"look at it (cat /proc/{who}/wchan); ending it is safe, a new one is started",
-    )
+    return None
 
 
 class _Tail:
