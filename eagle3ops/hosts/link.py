@@ -263,6 +263,16 @@ class Link:
             self._on_state(state)
 
     async def _keep_up(self) -> None:
+        """Keep the link up. Whatever ends that is told to those who wait: nobody waits for a task that is dead."""
+        try:
+            await self._connect_and_watch()
+        except Exception as error:  # noqa: BLE001  (the boundary of a task that nobody awaits)
+            what = f"{self.name}: {type(error).__name__}: {error}"
+            failure = ConnectionRefusedForGood(what, remedy="this is a defect of eagle3ops; please report it")
+            failure.__cause__ = error
+            await self._become(LinkState("stopped", why=failure.what, remedy=failure.remedy), failure=failure)
+
+    async def _connect_and_watch(self) -> None:
         """Connect, watch, and again; until something stands in the way for good."""
         attempt = 0
         why: Eagle3opsError | None = None

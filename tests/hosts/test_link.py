@@ -71,6 +71,17 @@ async def test_what_cannot_help_is_not_tried_again(tmp_path: Path) -> None:
         assert "time" in await link.call("ping")
 
 
+async def test_a_defect_is_told_to_those_who_wait(tmp_path: Path) -> None:
+    class Broken(Flaky):
+        async def open(self) -> Channel:
+            raise KeyError("surprise")
+
+    async with Link(Broken(tmp_path), pace=FAST) as link:
+        with pytest.raises(ConnectionRefusedForGood, match="surprise"):
+            await link.call("ping")
+        assert link.state.kind == "stopped"
+
+
 async def test_open_raises_the_first_failure(tmp_path: Path) -> None:
     async with Link(Flaky(tmp_path, HostUnreachable("refused")), pace=Pace(first=60.0)) as link:
         with pytest.raises(HostUnreachable, match="refused"):
