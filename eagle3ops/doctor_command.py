@@ -64,11 +64,11 @@ def _look_here(root: str | None) -> list[Finding]:
 
 
 async def _ask(name: str, root: str | None) -> list[Finding]:
+    from eagle3ops.host_commands import TerminalPrompts
     from eagle3ops.hosts.client import AgentClient
-    from eagle3ops.hosts.prompts import NoPrompts
     from eagle3ops.hosts.registry import transport_for
 
-    client = await AgentClient.connect(transport_for(name, NoPrompts()))
+    client = await AgentClient.connect(transport_for(name, TerminalPrompts()))
     try:
         async with asyncio.timeout(ANSWER_LIMIT_S):
             answer = await client.call("doctor", **({} if root is None else {"root": root}))

@@ -84,7 +84,7 @@ class Intent:
         return f"{self.survey.base}/wheels/{self.sha256}/{self.wheel.name}"
 
     def lines(self) -> list[str]:
-        """For a person to agree to."""
+        """For a person to agree to; what the host said of itself in it cannot steer a terminal."""
         shared = ", ".join(f"{name} {version}" for name, version in self.python.has.items())
         extras = f" with {', '.join(self.extras)}" if self.extras else ""
         lines = [
@@ -100,7 +100,7 @@ class Intent:
         if self.configured is not None:
             lines.append(f"  hosts.yaml   python of {self.host} becomes {OWN_PYTHON} (now {self.configured})")
         lines.append("  what is missing comes from the package index that pip on the host is set up for")
-        return lines
+        return ["".join(character if character.isprintable() else " " for character in line) for line in lines]
 
 
 async def install(

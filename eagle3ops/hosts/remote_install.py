@@ -184,9 +184,9 @@ def make(folder: Path, order: dict[str, Any]) -> None:
         Path(purelib, "eagle3ops-host-packages.pth").write_text(lines, encoding="utf-8")
     pip = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     say(step="installing eagle3ops")
-    # Even where the host's own packages have an eagle3ops: this environment's is the one that was sent.
-    run([*pip, "--no-deps", "--ignore-installed", order["wheel"]], "pip")
-    say(step="installing what it needs")
+    if order["sites"]:
+        # Even where the host's own packages have an eagle3ops: this environment's is the one that was sent.
+        run([*pip, "--no-deps", "--ignore-installed", order["wheel"]], "pip")
     extras = f"[{','.join(order['extras'])}]" if order["extras"] else ""
     run([*pip, order["wheel"] + extras], "pip")
 
