@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -32,8 +33,11 @@ TRACED = frozenset({"orders.py", "starts.py", "directory.py", "files.py"})
 AFTER_SPAWN = 25
 """Lines that follow a spawn: the narrow place, where a supervisor is on its way and nobody has written down which."""
 
-END_S = 60.0
+END_S = 300.0
 """A round that takes longer hangs."""
+
+
+Spawn = Callable[[RunDirectory, str], "subprocess.Popen[bytes]"]
 
 
 class Forked:
@@ -140,12 +144,34 @@ def check_run(run: RunDirectory) -> list[str]:
     return wrong
 
 
-def storm(root: Path, seed: int, rounds: int, starters: int, keys: int) -> dict[str, Any]:
+def spawn_supervisor(run: RunDirectory, token: str) -> "subprocess.Popen[bytes]":
+    """The real thing, a fresh interpreter."""
+    process = _real_spawn(run, token)
+    KillAtLine.spawned = True
+    return process
+
+
+_real_spawn = starts.spawn
+
+
+def kill_due(doomed: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Kill those whose time has come; returns the others. Nobody has waited for them: the numbers are still theirs."""
+    now = time.monotonic()
+    for when, pid in doomed:
+        if when <= now:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    return [(when, pid) for when, pid in doomed if when > now]
+
+
+def storm(
+    root: Path, seed: int, rounds: int, starters: int, keys: int, *, spawn: Spawn = fork_supervisor
+) -> dict[str, Any]:
     """All rounds; returns what was seen and all that was wrong."""
     chance = random.Random(seed)
     answers = root.parent / "answers.jsonl"
     adopt_orphans()
-    starts.spawn = fork_supervisor
+    starts.spawn = spawn  # type: ignore[assignment]
 
     def order(key: str) -> Order:
         return Order(spec_text=PIPELINE, source="storm", root=root, cache=root.parent / "cache", key=key)
@@ -161,6 +187,7 @@ def storm(root: Path, seed: int, rounds: int, starters: int, keys: int) -> dict[
     assert reap_all(killed)
 
     wrong: list[str] = []
+    runs = 0
     for number in range(rounds):
         answers.unlink(missing_ok=True)
         before = set(list_runs(root))
@@ -170,17 +197,17 @@ def storm(root: Path, seed: int, rounds: int, starters: int, keys: int) -> dict[
             kind = chance.random()
             killer = None
             if kind < 0.35:
-                killer = KillAtLine(chance.randrange(1, lines + 1))
+                # A starter that finds its run made takes a fraction of the lines.
+                killer = KillAtLine(chance.randrange(1, lines + 1 if chance.random() < 0.5 else lines // 6))
             elif kind < 0.7:
                 killer = KillAtLine(chance.randrange(1, AFTER_SPAWN + 1), after_spawn=True)
             pid = starter(order(chance.choice(names)), answers, killer)
             if killer is None:
-                doomed.append((time.monotonic() + chance.uniform(0, 3 * seconds), pid))
-        for when, pid in sorted(doomed):
-            time.sleep(max(0.0, when - time.monotonic()))
-            # Not waited for yet, so the number is still that of our child.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                # All of them share the processors.
+                doomed.append((time.monotonic() + chance.uniform(0, seconds * max(3, starters / 6)), pid))
+            doomed = kill_due(doomed)
+        while doomed := kill_due(doomed):
+            time.sleep(0.001)
         # The undisturbed call comes while supervisors of the storm are still on their way, or when all are gone.
         if chance.random() < 0.5:
             reap_all(killed)
@@ -189,6 +216,7 @@ def storm(root: Path, seed: int, rounds: int, starters: int, keys: int) -> dict[
             wrong.append(f"round {number}: processes are left")
             break
         made = set(list_runs(root)) - before
+        runs += len(made)
         if made != set(led_to.values()) or len(made) != keys:
             wrong.append(f"round {number}: {keys} keys led to runs {sorted(made)}")
         for line_text in answers.read_text().splitlines() if answers.exists() else []:
@@ -198,7 +226,7 @@ def storm(root: Path, seed: int, rounds: int, starters: int, keys: int) -> dict[
         for run_id in made:
             wrong += [f"round {number}: {text}" for text in check_run(RunDirectory(runs_folder(root) / run_id))]
     hidden = sorted(path.name for path in runs_folder(root).glob(".*.new"))
-    return {"lines": lines, "seconds": seconds, "killed": len(killed), "hidden": hidden, "wrong": wrong}
+    return {"lines": lines, "seconds": seconds, "runs": runs, "killed": len(killed), "hidden": hidden, "wrong": wrong}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.runs.events import EventLog, EventReader, parse_line, read_events
+from eagle3ops.runs.events import Event, EventLog, EventReader, parse_line, read_events
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -103,3 +103,44 @@ def test_after_any_content_a_new_event_can_be_written_and_read(
         written = log.append("info", data, "stage")
     assert [event.seq for event in read_events(path)][-1] == written.seq
     assert path.read_bytes().startswith(content[: content.rfind(b"\n") + 1])
+
+
+@given(
+    pieces=st.lists(st.sampled_from([b"garbage\n", b"\n", b"\xff\xfe{}\n", b"event"]), max_size=12),
+    size=st.integers(1, 200),
+    torn=st.sampled_from([b"", b'{"seq":99,"ts"']),
+)
+def test_reading_in_pieces_is_reading_at_once_and_can_go_on_anywhere(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], size: int, torn: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("events") / "events.jsonl"
+    content, number = b"", 0
+    for piece in pieces:
+        if piece == b"event":
+            number += 1
+            event = Event(number, 1.5, "stage", "info", {"text": "x" * number * 7})
+            piece = event.line().encode() + b"\n"
+        content += piece
+    path.write_bytes(content + torn)
+    found = []
+    reader = EventReader(path)
+    while (chunk := reader.read_raw(size)) is not None:
+        found += chunk
+    assert [raw.event for raw in found] == EventReader(path).read() == list(read_events(path))
+    assert reader.offset == len(content)
+    for raw in found:
+        assert parse_line(raw.line) == raw.event
+        assert content[: raw.offset].endswith(raw.line + b"\n")
+        rest = EventReader(path, raw.event.seq, raw.offset).read()
+        assert [event.seq for event in rest] == list(range(raw.event.seq + 1, number + 1))
+
+
+def test_a_reader_notices_that_the_file_was_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    write_many(path, 5)
+    reader = EventReader(path)
+    assert len(reader.read()) == 5
+    path.write_bytes(b"")
+    assert reader.read() == []
+    write_many(path, 7)
+    assert [event.seq for event in reader.read()] == [6, 7]
