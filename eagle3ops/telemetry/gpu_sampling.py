@@ -74,6 +74,7 @@ FIELDS = (
     "ecc_volatile",
     "ecc_aggregate",
     "recovery",
+    "xid_last",
     "procs",
 )
 
@@ -98,6 +99,7 @@ class _Gpu:
     pcie: dict[str, Any] = field(default_factory=dict)
     pcie_at: float = 0.0
     counts_pcie: bool = False
+    xid_last: dict[str, Any] | None = None
 
 
 class GpuSampler:
@@ -181,7 +183,7 @@ class GpuSampler:
         if gpu.state != "ok" and slow_due:
             gpu.slow_at = now
             self._take_up(gpu)
-        record.update(gpu.fixed)
+        record.update(gpu.fixed, xid_last=gpu.xid_last)
         if gpu.handle is None or gpu.state != "ok":
             return {**record, "state": gpu.state}
         try:
@@ -191,7 +193,7 @@ class GpuSampler:
                 self._read_slow(gpu)
         except GpuLost as error:
             gpu.state, gpu.slow = error.state, {}
-            return {"i": gpu.index, "state": gpu.state, **dict.fromkeys(FIELDS), **gpu.fixed}
+            return {**dict.fromkeys(record), "i": gpu.index, "state": gpu.state, "xid_last": gpu.xid_last, **gpu.fixed}
         record.update(gpu.slow)
         record.update(gpu.pcie)
         return {**record, "state": gpu.state}
@@ -272,7 +274,7 @@ class GpuSampler:
     def _poll_events(self) -> None:
         if self._events is None:
             return
-        by_address = {_address(gpu.handle): gpu.index for gpu in self._gpus if gpu.handle is not None}
+        by_address = {_address(gpu.handle): gpu for gpu in self._gpus if gpu.handle is not None}
         for _ in range(XIDS_PER_LOOK):
             try:
                 event = self.session.ask("nvmlEventSetWait_v2", self._events, 0)
@@ -280,9 +282,10 @@ class GpuSampler:
                 return
             if event is None:
                 return
-            self.xids.append(
-                {"gpu": by_address.get(_address(event.device)), "xid": int(event.eventData), "t": time.time()}
-            )
+            gpu, xid, now = by_address.get(_address(event.device)), int(event.eventData), time.time()
+            self.xids.append({"gpu": None if gpu is None else gpu.index, "xid": xid, "t": now})
+            if gpu is not None:
+                gpu.xid_last = {"xid": xid, "t": now}
 
 
 def _field(value: Any) -> int | None:
@@ -297,6 +300,7 @@ def _field(value: Any) -> int | None:
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
         pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+        pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
     }
     name = names.get(value.valueType)
     return None if name is None else int(getattr(value.value, name))

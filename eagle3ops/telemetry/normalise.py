@@ -88,6 +88,7 @@ def _gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
     for name in FIELDS:
         found[name] = _text(gpu.get(name)) if name in _GPU_TEXT else _number(gpu.get(name))
     found["mig"] = gpu.get("mig") if isinstance(gpu.get("mig"), bool) else None
+    found["xid_last"] = gpu.get("xid_last") if isinstance(gpu.get("xid_last"), dict) else None
     bits = found["reasons"]
     found["reason_names"] = reason_names(bits) if isinstance(bits, int) and bits >= 0 else None
     if found["power_sample_w"] is None and gpu.get("power_source") != "energy":

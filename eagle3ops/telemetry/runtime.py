@@ -12,6 +12,7 @@ RUNTIME/telemetry-1/            0700, ours, or it is not used; the number is the
 import contextlib
 import os
 import stat
+import warnings
 from pathlib import Path
 
 from eagle3ops.errors import Eagle3opsError
@@ -34,12 +35,15 @@ def runtime_folder() -> Path:
     else:
         import platformdirs
 
-        base = Path(platformdirs.user_runtime_dir("eagle3ops", appauthor=False))
+        with warnings.catch_warnings():
+            # It warns where there is no login session; its other folder will do, and is looked at below.
+            warnings.simplefilter("ignore")
+            base = Path(platformdirs.user_runtime_dir("eagle3ops", appauthor=False))
     folder = base / f"telemetry-{SCHEMA}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_private(base.parent, others_may_read=True)
-        require_private(base, others_may_read=bool(given))
+        require_private(base, others_may_read=True)
         require_private(folder)
     except OSError as error:
         raise TelemetryUnavailable(

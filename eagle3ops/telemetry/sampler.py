@@ -22,6 +22,7 @@ A sample (schema 1). What is absent is None; counters only ever grow; rates are 
         pcie_tx_kbs, pcie_rx_kbs  KiB/s; from the counters pcie_tx_bytes, pcie_rx_bytes or, at pcie_t (wall, s), watched
         nvlink_tx_kib, nvlink_rx_kib   counters over all links, KiB      nvlink_tx_kbs, nvlink_rx_kbs   KiB/s
         ecc_volatile, ecc_aggregate    uncorrected errors since the driver was loaded / ever
+        xid_last                  {xid, t} of the last event since the sampler started
         recovery                  what the driver advises: "none", "reset the GPU", ...
         procs                     [{pid, mem (bytes), visible, name, user}]; visible false = a number of the host
     gpu_absent    the named reason why `gpu` is empty        gpu_remedy    what to do about it

@@ -26,6 +26,8 @@ LINGER_S = 3.0
 """It stays so long without watchers: a console that reconnects finds it still there."""
 FEED_BYTES = 8 << 20
 """A feed longer than this is moved away; with the old one the folder holds at most twice this and one sample."""
+COLLECT_EVERY = 120
+"""Samples between two collections of what refers to itself."""
 _TAKE_TRIES = 40
 _DESCRIPTORS = 4096
 
@@ -61,13 +63,15 @@ def main(folder: Path) -> int:
 def _serve(sampler: Sampler, feed: "Feed", watched: Lock, folder: Path) -> None:
     due = time.monotonic()
     alone_since: float | None = None
-    # What a sample allocates is freed by reference counts; a collection costs more than all of the reading.
+    # What a sample allocates is freed by reference counts; collecting all the time would cost more than the reading.
     gc.freeze()
     gc.disable()
     while not _ended:
         sampler.interval_s = 1 / (FAST_HZ if anybody_holds(folder / "fast.lock") else SLOW_HZ)
         sample = sampler.sample()
         feed.append(sample)
+        if sample["n"] % COLLECT_EVERY == 0:
+            gc.collect()
         sampler.host.space.add(sampler.trees.run_dirs)
         now = time.monotonic()
         if watched.take():

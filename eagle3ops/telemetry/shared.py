@@ -50,11 +50,12 @@ async def watch(hz: float = SLOW_HZ, *, folder: Path | None = None) -> AsyncGene
     try:
         for lock in locks:
             while True:
-                if _take(lock):
+                if lock.take(shared=True):
                     break
                 # A sampler looks whether it is alone, or is ending: both take an instant.
                 await asyncio.sleep(_POLL_S / 2)
         starts, heard_at, given_at = 0, time.monotonic(), None
+        missed: list[dict[str, Any]] = []
         while True:
             sample = tail.next()
             now = time.monotonic()
@@ -63,7 +64,10 @@ async def watch(hz: float = SLOW_HZ, *, folder: Path | None = None) -> AsyncGene
                 # Half an interval of the sampler early is on time.
                 if given_at is None or sample["mono"] - given_at >= 1 / hz - sample["interval_s"] / 2:
                     given_at = sample["mono"]
-                    yield sample
+                    yield _with_missed(sample, missed)
+                    missed = []
+                else:
+                    missed.append(sample)
                 continue
             if not is_held(where / "sampler.lock"):
                 if starts >= STARTS:
@@ -73,20 +77,28 @@ async def watch(hz: float = SLOW_HZ, *, folder: Path | None = None) -> AsyncGene
             elif now - heard_at > SILENT_S:
                 raise _stalled(where, now - heard_at)
             await asyncio.sleep(_POLL_S)
+    except OSError as error:
+        # A runtime folder goes with the last login session of its user.
+        raise _unusable(where, error) from error
     finally:
         for lock in locks:
             lock.release()
         tail.close()
 
 
-def _take(lock: Lock) -> bool:
-    try:
-        return lock.take(shared=True)
-    except OSError as error:
-        raise TelemetryUnavailable(
-            f"{lock.path}: cannot be used: {error.strerror or error}",
-            remedy="set EAGLE3OPS_RUNTIME to a folder of your own on a local disk",
-        ) from error
+def _with_missed(sample: dict[str, Any], missed: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a slow watcher must not miss of the samples that it does not get: events, and that the sampler was late."""
+    if missed:
+        sample["xids"] = [event for one in [*missed, sample] for event in one.get("xids") or ()]
+        sample["late"] = any(one.get("late") is True for one in [*missed, sample])
+    return sample
+
+
+def _unusable(path: Path, error: OSError) -> TelemetryUnavailable:
+    return TelemetryUnavailable(
+        f"{path}: cannot be used for telemetry: {error.strerror or error}",
+        remedy="watch again, or set EAGLE3OPS_RUNTIME to a folder of your own on a local disk",
+    )
 
 
 async def _start(folder: Path) -> int:

@@ -236,6 +236,8 @@ def test_xids_are_told_of_a_gpu_that_is_already_lost(driver: FakeDriver) -> None
     found = sampler.read()
     assert found[1]["state"] == "lost"
     assert [(event["gpu"], event["xid"]) for event in sampler.xids] == [(1, 79)]
+    assert found[1]["xid_last"]["xid"] == 79
+    assert found[0]["xid_last"] is None
 
 
 def test_processes_on_a_gpu_are_watched_with_what_they_started(driver: FakeDriver) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,6 +247,16 @@ async def test_a_folder_that_fills_up_later_costs_samples_and_nothing_else(ended
     assert later == sorted(set(later))
 
 
+async def test_a_folder_that_is_taken_away_is_named(ended: Path) -> None:
+    async with asyncio.timeout(PATIENCE_S), aclosing(watch()) as feed:
+        await anext(feed)
+        (sampler,) = samplers(ended)
+        sampler.kill()
+        shutil.rmtree(ended / "telemetry-1")
+        with pytest.raises(TelemetryUnavailable, match="cannot be used for telemetry"):
+            await _forever(feed)
+
+
 def test_the_feed_is_bounded_and_nothing_is_lost_on_the_way(tmp_path: Path) -> None:
     feed, tail = Feed(tmp_path, limit=2000), shared._Tail(tmp_path / "feed.jsonl")
     seen = []
@@ -293,6 +304,22 @@ def test_the_feed_goes_on_after_a_full_disk(tmp_path: Path) -> None:
         assert json.loads(lines[-1])["n"] == 99
         assert all(json.loads(line)["lost"] == 1 for line in lines)
         feed.close()
+
+
+def test_a_slow_watcher_misses_no_event() -> None:
+    missed: list[dict[str, Any]] = [{"xids": [{"xid": 1}], "late": True}, {"xids": []}]
+    found = shared._with_missed({"n": 2, "xids": [{"xid": 2}], "late": False}, missed)
+    assert found == {"n": 2, "xids": [{"xid": 1}, {"xid": 2}], "late": True}
+    assert shared._with_missed({"xids": [], "late": False}, []) == {"xids": [], "late": False}
+
+
+def test_the_usual_folder_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("EAGLE3OPS_RUNTIME", raising=False)
+    monkeypatch.setattr("platformdirs.user_runtime_dir", lambda *_, **__: str(tmp_path / "runtime-7" / "eagle3ops"))
+    assert runtime_folder().stat().st_mode & 0o777 == 0o700
+    (tmp_path / "runtime-7").chmod(0o777)
+    with pytest.raises(TelemetryUnavailable, match="runtime-7: can be written by other users"):
+        runtime_folder()
 
 
 def test_a_folder_that_others_could_write_to_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
