@@ -133,7 +133,10 @@ class Agent:
         )
 
     def _reap(self) -> None:
-        self._children[:] = [child for child in self._children if child.poll() is None]
+        """Take the exit codes of supervisors that have ended; a thread may add one meanwhile."""
+        for child in list(self._children):
+            if child.poll() is not None:
+                self._children.remove(child)
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
@@ -228,7 +231,15 @@ class Agent:
     async def _call(self, request: Request, found: Operation, here: Surroundings, args: dict[str, Any]) -> None:
         async def work() -> bytes:
             answer = await self._in_thread(found.call, here, **args)
-            return await self._in_thread(protocol.encode, {"id": request.message_id, "ok": answer})
+            # One that was started here may have ended before it was on the list.
+            self._reap()
+            line = await self._in_thread(protocol.encode, {"id": request.message_id, "ok": answer})
+            if len(line) > protocol.MAX_LINE:
+                raise RequestError(
+                    f"{request.op}: the answer has {len(line)} bytes, more than the {protocol.MAX_LINE} of a line",
+                    remedy="ask for less at once",
+                )
+            return line
 
         if found.in_order is None:
             await self._answer(request, work())

@@ -23,7 +23,9 @@ WINDOW = 16
 """Batches of a stream that may be under way to a consumer that does not take them."""
 
 _NO_AGENT = ("no module named", "not found", "no such file", "invalid choice: 'agent'", "not recognized")
-_GAP = 5
+
+MORE = 5
+"""Batches taken before the agent is allowed as many again."""
 
 
 class ConnectionLost(HostUnreachable):
@@ -237,13 +239,14 @@ class Stream(AsyncIterator[list[Any]]):
             try:
                 await self._client._send(self._request)
             except BaseException:
-                self._end(None)
+                # It may have been sent all the same.
+                await self.aclose()
                 raise
         while True:
             if self._batches:
                 self._taken += 1
-                if self._taken % _GAP == 0 and not self._over:
-                    self._client._aside({"op": "more", "args": {"id": self._id, "n": _GAP}})
+                if self._taken % MORE == 0 and not self._over:
+                    self._client._aside({"op": "more", "args": {"id": self._id, "n": MORE}})
                 return self._batches.popleft()
             if self._over:
                 if self._failure is not None:

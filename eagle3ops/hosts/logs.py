@@ -62,7 +62,10 @@ class LineWindow:
 
 
 class LineIndex:
-    """Counts of line ends at every `CHUNK` bytes of one file; it grows with the file."""
+    """Counts of line ends at every `CHUNK` bytes of one file; it grows with the file.
+
+    Threads may share it: the array is only added to, or replaced as a whole.
+    """
 
     def __init__(self) -> None:
         self._counts = array("Q", [0])
@@ -94,8 +97,9 @@ class LineIndex:
 
     def line_ends_before(self, fd: int, offset: int) -> int:
         """Number of line ends in the bytes before `offset`."""
-        entry = min(offset // CHUNK, len(self._counts) - 1)
-        count = self._counts[entry]
+        counts = self._counts
+        entry = min(offset // CHUNK, len(counts) - 1)
+        count = counts[entry]
         for chunk in _chunks(fd, entry * CHUNK, offset):
             count += chunk.count(b"\n")
         return count
@@ -104,8 +108,9 @@ class LineIndex:
         """Byte at which line `line` begins; None when the file has fewer lines."""
         if line == 0:
             return 0
-        entry = max(0, bisect_right(self._counts, line - 1) - 1)
-        missing = line - self._counts[entry]
+        counts = self._counts
+        entry = max(0, bisect_right(counts, line - 1) - 1)
+        missing = line - counts[entry]
         position = entry * CHUNK
         for chunk in _chunks(fd, position, size):
             here = chunk.count(b"\n")

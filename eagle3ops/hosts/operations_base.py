@@ -9,6 +9,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, ParamSpec, Protocol, TypeVar, get_args
 
+from eagle3ops import __version__
 from eagle3ops.errors import RequestError
 from eagle3ops.hosts.logs import LineIndexes
 
@@ -81,7 +82,10 @@ class Operation:
         for name in args:
             if name not in self.arguments:
                 known = ", ".join(self.arguments) or "none"
-                raise RequestError(f"{self.name} has no argument {name[:60]!a}", remedy=f"its arguments: {known}")
+                raise RequestError(
+                    f"{self.name} has no argument {name[:60]!a} in eagle3ops {__version__}",
+                    remedy=f"its arguments: {known}",
+                )
         checked = {}
         for name, argument in self.arguments.items():
             if name in args and (args[name] is not None or type(None) in argument.kinds or argument.required):

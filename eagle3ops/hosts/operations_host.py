@@ -1,10 +1,10 @@
 """Ops about the host itself: is the agent there, what does the machine do, what does it lack?"""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.errors import RequestError
@@ -38,7 +38,7 @@ async def watch(here: Surroundings, *, hz: float = 2.0) -> AsyncIterator[Batch]:
         raise RequestError(f"telemetry.watch: hz is between 0.01 and {MAX_HZ:.0f}, not {hz}")
     from eagle3ops.telemetry.shared import watch as shared_watch
 
-    async with aclosing(cast(AsyncGenerator[dict[str, Any], None], shared_watch(hz))) as samples:
+    async with aclosing(shared_watch(hz)) as samples:
         async for sample in samples:
             yield [sample]
 

@@ -30,7 +30,7 @@ MARK = b'{"agent":"eagle3ops"'
 """How a hello begins, and what a console looks for behind the banners of login scripts."""
 
 MAX_NESTING = 200
-"""Levels of lists and objects in a message."""
+"""Levels of lists and objects that are sent; every JSON library reads so many."""
 
 MAX_WINDOW = 1024
 """Batches of one stream that may be under way."""

@@ -57,6 +57,9 @@ async def test_a_run_is_placed_once_per_key_and_found_everywhere(agents: AgentWo
         assert plan["refused"] is None
         assert (await client.call("runs.diff", run=run, other=run))["metrics"] == {}
         assert (await client.call("runs.cancel", run=run)) == {"run": run, "asked": False, "status": "done"}
+        assert [item["kind"] for item in (await client.call("runs.gc", keep=0))["items"]][:1] == ["run"]
+        assert (await client.call("runs.gc", keep=0, delete=True))["deleted"]
+        assert (await client.call("runs.list"))["runs"] == []
 
 
 async def test_a_run_is_cancelled_and_taken_up_again_once_per_token(agents: AgentWorld) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -196,3 +197,28 @@ def test_an_agent_loads_neither_the_pipeline_models_nor_asyncssh(agents: AgentWo
     heavy = ["pydantic", "yaml", "asyncssh", "psutil", "pynvml", "aiohttp", "textual", "rich", "torch", "numpy"]
     run = subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True, env=dict(os.environ))
     assert run.stdout.strip() == "", run.stdout
+
+
+def test_the_reference_names_every_op_and_its_arguments() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agent-protocol.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("| `")]
+    told = {
+        re.findall("`([^`]+)`", op)[0]: {
+            name: mark != "?" for name, mark in re.findall(r"`([a-z0-9_]+)`(\??)", arguments)
+        }
+        for op, arguments, _ in rows
+    }
+    assert told == {
+        name: {argument.name: argument.required for argument in operation.arguments.values()}
+        for name, operation in OPERATIONS.items()
+    }
+
+
+def test_an_answer_that_no_line_holds_is_an_error_and_not_the_end(agents: AgentWorld) -> None:
+    run = agents.made_run()
+    (run.path / "state.json").write_text(json.dumps({"status": "done", "text": "x" * MAX_LINE}))
+    with agents.raw() as agent:
+        agent.hear()
+        error = agent.ask({"id": 1, "op": "runs.state", "args": {"run": "last"}})["error"]
+        assert "more than the" in error["what"]
+        assert "ok" in agent.ask({"id": 2, "op": "ping"})
