@@ -217,3 +217,38 @@ def test_an_environment_has_to_say_hello(tmp_path: Path) -> None:
     assert remote_install.works(environment(tmp_path / "other", "0.9"), "1.0") == "it is version 0.9"
     assert "no such module" in str(remote_install.works(environment(tmp_path / "bad", hello=False), "1.0"))
     assert "No such file" in str(remote_install.works(tmp_path / "missing", "1.0"))
+
+
+@pytest.mark.parametrize("hello", [True, False])
+def test_only_an_environment_that_works_is_switched_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hello: bool
+) -> None:
+    sent = tmp_path / "x.whl"
+    sent.write_bytes(b"wheel")
+    remote_install.switch(tmp_path, environment(tmp_path / "env-old"))
+    monkeypatch.setattr(remote_install, "make", lambda folder, order: environment(folder, finished=False, hello=hello))
+    order = {
+        "base": str(tmp_path),
+        "wheel": str(sent),
+        "sha256": wheel.sha256_of(sent),
+        "version": "1.0",
+        "name": "env-new",
+        "extras": [],
+        "sites": [],
+        "python": "p",
+    }
+    if not hello:
+        with pytest.raises(remote_install.Stopped, match="no such module"):
+            remote_install.install(order)
+        assert os.readlink(tmp_path / "env") == "env-old"
+        assert remote_install.receipt(tmp_path / "env-new") is None
+        return
+    done = remote_install.install(order)
+    assert done == {"folder": str(tmp_path / "env-new"), "fresh": True, "others": ["env-old"]}
+    assert os.readlink(tmp_path / "env") == "env-new"
+    assert remote_install.install(order)["fresh"] is False
+    sent.write_bytes(b"wheeX")
+    with pytest.raises(remote_install.Stopped, match="SHA-256"):
+        remote_install.install(order)
+    assert os.readlink(tmp_path / "env") == "env-new"
+    capsys.readouterr()
