@@ -165,14 +165,18 @@ async def test_forced_command(ssh_world: SshWorld) -> None:
         await AgentClient.connect(reach(server, python(), limits=Limits(start=3)))
 
 
-async def test_full_home_folder_is_explained(ssh_world: SshWorld) -> None:
+@pytest.mark.parametrize(
+    ("mount", "words"),
+    [("size=64k", "no space left on the disk"), ("size=64k,ro", "the file system is read-only")],
+)
+async def test_home_folder_that_takes_nothing_is_explained(ssh_world: SshWorld, mount: str, words: str) -> None:
     """The agent comes up; what it cannot write it says."""
     home = ssh_world.folder / "remote0"
-    fill = f"mount -t tmpfs -o size=64k tmpfs {home} && (cat /dev/zero > {home}/full 2>/dev/null || true)"
+    fill = f"mount -t tmpfs -o {mount} tmpfs {home} && (cat /dev/zero > {home}/full || true) 2>/dev/null"
     server = trusted(ssh_world, prepare=fill, environment={"EAGLE3OPS_JOBS": "toy_jobs", "PYTHONPATH": toys()})
     async with await AgentClient.connect(reach(server, python(), root="~/runs")) as client:
         spec = "schema: 1\nname: toy\ntarget: {model: none}\n"
-        with pytest.raises(Exception, match="no space left on the disk") as caught:
+        with pytest.raises(Exception, match=words) as caught:
             await client.call("runs.place", job="pipeline", spec_text=spec, source="toy.yaml", key="k")
         assert "remote0" in str(caught.value)
         assert (await client.call("ping"))["time"] > 0

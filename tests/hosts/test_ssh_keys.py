@@ -65,6 +65,15 @@ async def test_key_of_another_type_is_a_changed_one(ssh_world: SshWorld, tmp_pat
         await reach(server.url()).connect()
 
 
+@pytest.mark.parametrize("kind", ["rsa", "ecdsa"])
+async def test_key_on_record_is_the_one_asked_for(ssh_world: SshWorld, tmp_path: Path, kind: str) -> None:
+    """A server with several keys shows the type that is on record, not the one that it likes best."""
+    second = keygen(tmp_path / "second", kind=kind)
+    server = ssh_world.server(options=[f"HostKey {second}"])
+    (ssh_world.ssh / "known_hosts").write_text(f"[127.0.0.1]:{server.port} {public(second)}\n")
+    assert await works(reach(server.url()))
+
+
 async def test_revoked_key(ssh_world: SshWorld) -> None:
     server = ssh_world.server()
     ssh_world.trust(server)
