@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,3 +253,44 @@ def test_only_an_environment_that_works_is_switched_to(
         remote_install.install(order)
     assert os.readlink(tmp_path / "env") == "env-new"
     capsys.readouterr()
+
+
+HANGS = """
+import sys
+from eagle3ops.hosts import remote_install
+
+def make(folder, order):
+    folder.mkdir()
+    remote_install.run(["sh", "-c", "echo begun; sleep 987 & wait"], "pip")
+
+remote_install.make = make
+sys.exit(remote_install.main(sys.argv[1]))
+"""
+
+
+def test_it_ends_with_everything_when_nobody_listens_any_more(tmp_path: Path) -> None:
+    sent = tmp_path / "x.whl"
+    sent.write_bytes(b"wheel")
+    order = {
+        "base": str(tmp_path),
+        "wheel": str(sent),
+        "sha256": wheel.sha256_of(sent),
+        "version": "1.0",
+        "name": "env-new",
+    }
+    program = subprocess.Popen(
+        [sys.executable, "-c", HANGS, json.dumps(order)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    told = [program.stdout.readline()]
+    while told[-1] and "begun" not in told[-1]:
+        told.append(program.stdout.readline())
+    assert "begun" in told[-1]
+    below = psutil.Process(program.pid).children(recursive=True)
+    assert any(process.name() == "sleep" for process in below)
+    # Pip is silent and the pipe for its words is still open: only the end of the input says so.
+    program.stdin.close()
+    assert program.wait(60) == 1
+    program.stdout.close()
+    assert psutil.wait_procs(below, timeout=60)[1] == []
