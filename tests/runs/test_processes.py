@@ -208,7 +208,7 @@ def test_how_a_stage_ended_and_what_it_used_is_written_down(toy: Toy) -> None:
 
 
 def test_when_memory_runs_out_the_supervisor_is_spared_and_stages_are_not(toy: Toy) -> None:
-    program = "open('/proc/self/oom_score_adj', 'w').write('-500')"
+    program = "import pathlib; pathlib.Path('/proc/self/oom_score_adj').write_text('-500')"
     if subprocess.run([sys.executable, "-S", "-c", program], capture_output=True).returncode:
         pytest.skip("lowering the score is not permitted here (CAP_SYS_RESOURCE)")
     before = Path("/proc/self/oom_score_adj").read_text().strip()
