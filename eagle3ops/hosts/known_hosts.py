@@ -211,6 +211,7 @@ def append(file: Path, name: str, key: "asyncssh.SSHKey", comment: str) -> None:
     public = key.export_public_key("openssh").decode().split()[:2]
     words = " ".join(re.sub(r"[^\w.@:\[\]-]+", " ", comment).split())
     line = f"{name} {' '.join(public)} {words} {time.strftime('%Y-%m-%d')}".encode()
+    file = Path(os.path.realpath(file))
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -179,7 +179,8 @@ class Registry:
         if not right:
             text = yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True)
         try:
-            write_atomic(self.path, text)
+            # Through a link: people keep such files in a repository of their own.
+            write_atomic(Path(os.path.realpath(self.path)), text)
         except OSError as error:
             raise explain_os_error(error, self.path) or error from error
 

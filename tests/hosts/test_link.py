@@ -206,3 +206,33 @@ async def test_stream_of_a_run_that_is_written_meanwhile(tmp_path: Path) -> None
                 kill_agent(link)
         assert seen == list(range(300))
         assert link.connections > 1
+
+
+async def test_log_comes_whole_while_agents_die(tmp_path: Path) -> None:
+    toy = Toy(prepare(tmp_path))
+    assert toy.job().returncode == 0
+    run = toy.last()
+    text = "".join(f"line {number} ünd so weiter\n" for number in range(60_000))
+    (run.logs / "big.log").write_text(text, encoding="utf-8")
+    async with Link(Flaky(toy.root), pace=FAST) as link:
+        pieces = []
+        async for piece in link.log(run.run_id, "big.log"):
+            pieces.append(str(piece["text"]))
+            if len(pieces) in (1, 5):
+                kill_agent(link)
+        assert "".join(pieces) == text
+        assert link.connections > 1
+
+
+async def test_telemetry_goes_on_after_a_gap(tmp_path: Path) -> None:
+    async with Link(Flaky(tmp_path), pace=FAST) as link:
+        seen = 0
+        async with contextlib.aclosing(link.telemetry(hz=10.0)) as samples:
+            async for sample in samples:
+                assert sample
+                seen += 1
+                if seen == 2:
+                    kill_agent(link)
+                if link.connections > 1 and seen > 3:
+                    break
+        assert link.connections > 1

@@ -161,6 +161,15 @@ def test_first_host_makes_the_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(registry.path.parent.stat().st_mode) == 0o700
 
 
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine", TEXT)
+    (tmp_path / "hosts.yaml").symlink_to(tmp_path / "mine" / "hosts.yaml")
+    Registry(tmp_path / "hosts.yaml").add(Host(name="new", address=Address("h")))
+    assert (tmp_path / "hosts.yaml").is_symlink()
+    assert "new" in Registry(tmp_path / "mine" / "hosts.yaml").hosts()
+
+
 def test_a_broken_file_is_never_written_over(tmp_path: Path) -> None:
     registry = write(tmp_path, "schema: 1\nhosts: {gpu: {address: [}}\n")
     before = registry.path.read_text()
