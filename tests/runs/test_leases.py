@@ -250,6 +250,35 @@ def test_how_many_gpus_is_no_part_of_what_a_stage_makes(toy: Toy, monkeypatch: p
     assert keys[0]["generate"] != keys[2]["generate"]
 
 
+@pytest.mark.gpu
+def test_on_a_real_gpu_a_stranger_is_refused_until_it_has_gone(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    run = RunDirectory(machine.folder / "runs" / "r")
+    held = acquire(1, run)
+    assert held is not None
+    assert held.environment()["CUDA_VISIBLE_DEVICES"] == "0"
+    assert held.gpus[0].uuid
+    held.release()
+    program = "import torch, sys; x = torch.ones(1 << 28, device='cuda'); print('there', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"there\n"
+        # By name, or in a container by the host's number, which is not the one that it has here.
+        with pytest.raises(Refused, match=r"GPU 0 is used by .*pid \d+"):
+            acquire(1, run, wait_s=0.0)
+        shared = acquire(1, run, forced=True, wait_s=0.0)
+        assert shared is not None
+        assert len(shared.notes) == 1
+        shared.release()
+        stranger.kill()
+    again = acquire(1, run, wait_s=60.0)
+    assert again is not None
+    again.release()
+
+
 class GpuToy:
     """The toy world with GPUs."""
 

@@ -192,6 +192,15 @@ def test_a_hang_up_does_not_end_a_run_and_it_has_a_session_of_its_own(toy: Toy) 
     assert run.state()["status"] == "done"
 
 
+def test_a_group_ends_with_its_block_and_the_rest_with_the_stage(toy: Toy) -> None:
+    run = toy.job("--set", "stages.use.mode=heirs")
+    assert run.returncode == 0, run.stderr
+    assert "the group is ended" in run.stderr
+    heirs = [int(pid) for pid in (toy.last().path / "heirs").read_text().split()]
+    assert len(heirs) == 2
+    assert [pid for pid in heirs if (Path(f"/proc/{pid}/cmdline").exists())] == []
+
+
 def test_how_a_stage_ended_and_what_it_used_is_written_down(toy: Toy) -> None:
     command = toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=hang")
     toy.until("stages/use-*/")

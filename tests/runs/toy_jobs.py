@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
+from eagle3ops.runs.processes import identify
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
 
 
@@ -55,9 +56,9 @@ class Make(Job):
 
 
 class UseSpec(StageSpec):
-    mode: Literal["plain", "raise", "explain", "hang", "child", "hog", "full", "runaways", "orphans", "secret"] = (
-        "plain"
-    )
+    mode: Literal[
+        "plain", "raise", "explain", "hang", "child", "hog", "full", "runaways", "orphans", "secret", "heirs"
+    ] = "plain"
 
     passed: bool = True
     aux_layers: AuxLayersSpec | None = None
@@ -96,6 +97,14 @@ class Use(Job):
             _make_orphans(20)
             (ctx.run_dir / "orphaned").touch()
             await asyncio.sleep(3600)
+        if spec.mode == "heirs":
+            # The leader of the group is gone, and waited for, long before the block ends.
+            commands = "sleep 3600 & echo $! > $0; setsid sleep 3600 & echo $! >> $0"
+            numbers = ctx.run_dir / "heirs"
+            async with ctx.spawn(["sh", "-c", commands, str(numbers)], role="heirs") as process:
+                await process.wait()
+            first, *_ = map(int, numbers.read_text().split())
+            ctx.info("the group is left" if identify(first) else "the group is ended")
         if spec.mode == "secret":
             # Put together here, so that nothing but what is written at run time can hold it.
             canary = "hf_" + "Canary" * 4
