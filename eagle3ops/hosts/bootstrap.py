@@ -84,10 +84,11 @@ def script(python: str | None = None, root: str | None = None) -> bytes:
 
 def parse_failure(line: bytes) -> str | None:
     """What the script found, from its line; None when the line is another one."""
-    if not line.startswith(FAILED) or len(line) > 1 << 16:
+    start = line.find(FAILED)  # a banner may have no line end of its own
+    if start < 0 or len(line) > 1 << 16:
         return None
     try:
-        said = json.loads(line)
+        said = json.loads(line[start:])
     except (ValueError, RecursionError):
         return None
     found = said.get("found") if isinstance(said, dict) else None

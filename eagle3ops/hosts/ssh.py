@@ -1,6 +1,7 @@
 """How is a host reached over SSH? Through every jump with its key checked by us, to an agent that said hello."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -99,13 +100,36 @@ class SshTransport:
         """Start an agent; returns once it has said hello, with that line still to be read."""
         connection = await self.connect()
         try:
-            channel = await self._start(connection)
+            return await self._start(connection)
         except BaseException:
             await connection.close()
             raise
-        return channel
 
     async def _start(self, connection: Connection) -> SshChannel:
+        channel: SshChannel | None = None
+        try:
+            async with asyncio.timeout(self.limits.start):
+                channel = await self._session(connection)
+                # A shell that has ended already: what it printed says more than the failure to write.
+                with contextlib.suppress(OSError):
+                    await channel.write(bootstrap.script(self.host.python, self.host.root))
+                failure = await channel.until_hello()
+            if failure is None:
+                return channel
+            raise self._explain_start(channel, failure)
+        except TimeoutError:
+            said = channel.last_words() if channel else ""
+            raise HostUnreachable(
+                f"{self.name}: logged in, but no agent answered within {self.limits.start:g} s"
+                + (f": {said}" if said else ""),
+                remedy=f"do its start-up files wait for something? Try: ssh {connection.endpoint.asked} sh -c true",
+            ) from None
+        finally:
+            if channel is not None and not channel.greeted:
+                await channel.close()
+
+    async def _session(self, connection: Connection) -> SshChannel:
+        """A shell that waits for its first line."""
         try:
             # encoding=None: bytes; agent and X11 forwarding are off on the connection.
             process = await connection.ssh.create_process(bootstrap.COMMAND, encoding=None, request_pty=False)
@@ -116,32 +140,9 @@ class SshTransport:
             ) from error
         except (asyncssh.Error, OSError) as error:
             raise explain(error, self.name, connection.endpoint, via=None) from error
-        channel = SshChannel(connection, process)
-        try:
-            await channel.write(bootstrap.script(self.host.python, self.host.root))
-            async with asyncio.timeout(self.limits.start):
-                failure = await channel.until_hello()
-        except TimeoutError:
-            said = channel.last_words()
-            await channel.close()
-            raise HostUnreachable(
-                f"{self.name}: logged in, but no agent answered within {self.limits.start:g} s"
-                + (f": {said}" if said else ""),
-                remedy=f"do its start-up files wait for something? Try: ssh {connection.endpoint.asked} sh -c true",
-            ) from None
-        except OSError:
-            failure = channel.last_words()
-        except BaseException:
-            await channel.close()
-            raise
-        if failure is None:
-            return channel
-        try:
-            raise await self._explain_start(channel, failure)
-        finally:
-            await channel.close()
+        return SshChannel(connection, process)
 
-    async def _explain_start(self, channel: SshChannel, failure: str) -> HostUnreachable:
+    def _explain_start(self, channel: SshChannel, failure: str) -> HostUnreachable:
         """Why the agent did not come up."""
         if channel.lost is not None:
             return HostUnreachable(
@@ -156,6 +157,8 @@ class SshTransport:
             absent = bootstrap.explain_failure(found, self.name, self.host.python)
         else:
             absent = bootstrap.explain_exit(self.name, channel.status, channel.signal, f"{failure} {channel.errors()}")
+            if channel.signal is not None:
+                return HostUnreachable(absent.what, remedy=absent.remedy)
         return ConnectionRefusedForGood(absent.what, remedy=absent.remedy)
 
     def known_hosts(self, endpoint: Endpoint) -> KnownHosts:

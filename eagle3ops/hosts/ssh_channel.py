@@ -56,6 +56,8 @@ class SshChannel:
         self.process = process
         self.lost: str | None = None
         """Why the connection ended, when it was not the agent that did."""
+        self.greeted = False
+        """The agent has said hello."""
         self._ahead = b""
         self._errors = bytearray()
         self._closed = False
@@ -87,6 +89,7 @@ class SshChannel:
             found = _HELLO.search(seen)
             if found:
                 self._ahead = seen[found.start() :]
+                self.greeted = True
                 return None
             if len(seen) > MAX_BANNER:
                 return "it printed more than a megabyte and no agent"

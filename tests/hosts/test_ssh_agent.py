@@ -102,6 +102,7 @@ async def test_python_that_is_too_old(ssh_world: SshWorld) -> None:
 
 async def test_python_without_eagle3ops(ssh_world: SshWorld) -> None:
     server = trusted(ssh_world, environment={"PATH": "/usr/bin:/bin"})
+    (server.home / ".bashrc").write_text("printf 'a banner without an end'\n")
     with pytest.raises(ConnectionRefusedForGood, match="eagle3ops is not") as caught:
         await AgentClient.connect(reach(server, "/usr/bin/python3"))
     assert "eagle3ops hosts install gpu" in str(caught.value)
