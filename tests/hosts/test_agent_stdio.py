@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from agent_world import AgentWorld
+from agent_world import AgentWorld, event_lines
 
 from eagle3ops import __version__
 from eagle3ops.hosts.operations import NAMES, OPERATIONS
@@ -183,6 +183,33 @@ def test_it_sleeps_as_long_as_nothing_is_asked(agents: AgentWorld) -> None:
         before = _switches(agent.process.pid)
         time.sleep(1.0)
         assert _switches(agent.process.pid) == before
+
+
+def _has_read(pid: int) -> int:
+    """Bytes that a process has read from anywhere."""
+    return int(Path(f"/proc/{pid}/io").read_text().split("rchar:")[1].split()[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counted by procfs")
+def test_nothing_is_read_ahead_of_who_does_not_listen(agents: AgentWorld) -> None:
+    run = agents.made_run()
+    run.events_file.write_bytes(event_lines(range(1, 8_001), padding=1000))
+    with agents.raw() as agent:
+        agent.hear()
+        for number in range(5):
+            agent.say(json.dumps({"id": number, "op": "runs.events", "args": {"run": "last"}}).encode())
+        before, now = -1, _has_read(agent.process.pid)
+        while now != before:
+            time.sleep(0.5)
+            before, now = now, _has_read(agent.process.pid)
+        # Python's own modules, what fits into the pipe, and a batch or two of each stream; of 40 MB.
+        assert now < 16 << 20
+        seen = [0] * 5
+        while not all(last == 8_000 for last in seen):
+            answer = agent.hear()
+            for event in answer.get("items", ()):
+                assert event["seq"] == seen[answer["id"]] + 1
+                seen[answer["id"]] = event["seq"]
 
 
 def test_every_op_says_which_arguments_it_takes() -> None:
