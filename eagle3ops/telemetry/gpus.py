@@ -148,14 +148,14 @@ def mig_enabled(session: Nvml, handle: Any, index: int) -> bool | None:
 
 def processes(session: Nvml, handle: Any, index: int) -> tuple[GpuProcess, ...]:
     """Processes with a compute context on the GPU, those of its instances included, by process id."""
-    memory = process_memory(session, handle, index)
+    memory = process_memory(session, handle, index, mig=mig_enabled(session, handle, index))
     return tuple(_describe(pid, memory[pid]) for pid in sorted(memory))
 
 
-def process_memory(session: Nvml, handle: Any, index: int) -> dict[int, int | None]:
+def process_memory(session: Nvml, handle: Any, index: int, *, mig: bool | None) -> dict[int, int | None]:
     """Bytes by process id; None for what the driver does not say."""
     found: dict[int, int | None] = {}
-    for device in [handle, *_instances(session, handle, index)]:
+    for device in [handle, *(_instances(session, handle, index) if mig else ())]:
         for process in session.ask("nvmlDeviceGetComputeRunningProcesses", device, key=index) or ():
             used = process.usedGpuMemory
             found[int(process.pid)] = None if used is None else int(used) + (found.get(int(process.pid)) or 0)
@@ -163,8 +163,6 @@ def process_memory(session: Nvml, handle: Any, index: int) -> dict[int, int | No
 
 
 def _instances(session: Nvml, handle: Any, index: int) -> list[Any]:
-    if not mig_enabled(session, handle, index):
-        return []
     count = session.ask("nvmlDeviceGetMaxMigDeviceCount", handle, key=index) or 0
     devices = [session.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number) for number in range(count)]
     return [device for device in devices if device is not None]

@@ -72,7 +72,7 @@ def normalise(data: Any) -> dict[str, Any] | None:
         cost_ms=_number(data.get("cost_ms")),
         cpu_ms=_number(data.get("cpu_ms")),
         phase=_text(data.get("phase")),
-        gpu=[_gpu(gpu) for gpu in _dicts(data["gpu"]) if _number(gpu.get("i")) is not None],
+        gpu=[_gpu(gpu, mono) for gpu in _dicts(data["gpu"]) if _number(gpu.get("i")) is not None],
         gpu_absent=_text(data.get("gpu_absent")),
         gpu_remedy=_text(data.get("gpu_remedy")),
         xids=_dicts(data.get("xids")),
@@ -83,7 +83,7 @@ def normalise(data: Any) -> dict[str, Any] | None:
     return found
 
 
-def _gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
+def _gpu(gpu: Mapping[str, Any], mono: float) -> dict[str, Any]:
     found: dict[str, Any] = {"i": gpu["i"], "state": _text(gpu.get("state")) or "ok"}
     for name in FIELDS:
         found[name] = _text(gpu.get(name)) if name in _GPU_TEXT else _number(gpu.get(name))
@@ -91,6 +91,9 @@ def _gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
     found["xid_last"] = gpu.get("xid_last") if isinstance(gpu.get("xid_last"), dict) else None
     bits = found["reasons"]
     found["reason_names"] = reason_names(bits) if isinstance(bits, int) and bits >= 0 else None
+    if "energy_mono" not in gpu and found["energy_mj"] is not None:
+        # The older form reads the counter at every look.
+        found["energy_mono"] = mono
     if found["power_sample_w"] is None and gpu.get("power_source") != "energy":
         found["power_sample_w"] = _number(gpu.get("power_w"))
     found["procs"] = None

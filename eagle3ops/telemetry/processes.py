@@ -31,7 +31,7 @@ RUN_MARK = "EAGLE3OPS_RUN_DIR"
 
 MAX_PROCESSES = 400
 """So many processes are watched at most; how many were left out is said."""
-DETAILS_PER_SAMPLE = 50
+DETAILS_PER_SAMPLE = 40
 """So many processes have their I/O, switches, wchan and system call read at one look, those read longest ago first, and
 every process that is new."""
 SCAN_EVERY_S = 0.4

@@ -33,9 +33,9 @@ _DETAIL_RATES = {
 }
 _MIN_S = 1e-3
 """Below this a rate is noise."""
-POWER_S = 0.95
-"""Power is the mean over so long, or what there is: the driver moves its energy counter in steps, and over 0.1 s a
-steady 123 W read 95 to 176 W, over 1 s 119 to 127 W."""
+POWER_S = 0.9
+"""Power is the mean over at least so long, if there is so much: the driver moves its energy counter in steps, and
+over 0.1 s a steady 123 W read 95 to 176 W, over 1 s 119 to 127 W."""
 
 
 class Rates:
@@ -61,7 +61,7 @@ class Rates:
             seconds = None
         for gpu in sample["gpu"]:
             _gpu(gpu, self._gpus.get(_gpu_key(gpu), {}), seconds)
-            _power(gpu, mono, self._energy.setdefault(_gpu_key(gpu), deque()))
+            _power(gpu, self._energy.setdefault(_gpu_key(gpu), deque()))
         processes = {(process["pid"], process["start"]): process for process in sample["procs"]}
         for key, process in processes.items():
             _process(process, self._processes.get(key, {}), seconds)
@@ -87,22 +87,22 @@ def _rate(new: Any, old: Any, seconds: float | None) -> float | None:
 def _gpu(gpu: dict[str, Any], before: Mapping[str, Any], seconds: float | None) -> None:
     for way in ("tx", "rx"):
         gpu[f"nvlink_{way}_kbs"] = _rate(gpu.get(f"nvlink_{way}_kib"), before.get(f"nvlink_{way}_kib"), seconds)
-        counted = _rate(gpu.get(f"pcie_{way}_bytes"), before.get(f"pcie_{way}_bytes"), seconds)
-        if counted is not None:
-            gpu[f"pcie_{way}_kbs"] = round(counted / 1024, 1)
 
 
-def _power(gpu: dict[str, Any], mono: float, readings: deque[tuple[float, Any]]) -> None:
-    """`readings` are the earlier ones, the oldest of which is the youngest that is at least `POWER_S` old."""
-    energy = gpu.get("energy_mj")
-    if energy is None or (readings and energy < readings[-1][1]):
+def _power(gpu: dict[str, Any], readings: deque[tuple[float, Any]]) -> None:
+    """`readings` are those of the last second, and the youngest that is older."""
+    energy, read_at = gpu.get("energy_mj"), gpu.get("energy_mono")
+    if energy is None or read_at is None:
         readings.clear()
-    if energy is not None:
-        readings.append((mono, energy))
-    while len(readings) > 2 and mono - readings[1][0] >= POWER_S:
+    elif not readings or (read_at > readings[-1][0] and energy >= readings[-1][1]):
+        readings.append((read_at, energy))
+    elif (read_at, energy) != readings[-1]:
+        readings.clear()
+        readings.append((read_at, energy))
+    while len(readings) > 2 and readings[-1][0] - readings[1][0] >= POWER_S:
         readings.popleft()
-    if len(readings) > 1 and mono - readings[0][0] >= _MIN_S:
-        milliwatts = float(energy - readings[0][1]) / (mono - readings[0][0])
+    if len(readings) > 1 and readings[-1][0] - readings[0][0] >= _MIN_S:
+        milliwatts = float(readings[-1][1] - readings[0][1]) / (readings[-1][0] - readings[0][0])
         gpu["power_w"], gpu["power_source"] = round(milliwatts / 1000, 2), "energy"
         return
     sampled = gpu.get("power_sample_w")

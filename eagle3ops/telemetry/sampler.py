@@ -14,12 +14,13 @@ A sample (schema 1). What is absent is None; counters only ever grow; rates are 
         i, uuid, name, mig, state ("ok", "lost", "reset required", "no answer")
         util, util_mem            % of time that a kernel ran / that memory was read or written
         mem_used, mem_total       bytes
-        energy_mj                 counter, mJ          power_w   mean over the last second, W
-        power_source              "energy" (from the counter) or "sample" (the driver's own, of one moment)
-        power_sample_w            W; only asked for without an energy counter
+        energy_mj                 counter, mJ, as it was at energy_mono (mono, s): one GPU a second is asked, in turn
+        power_w                   W, the mean between the last readings of the counter, of 1 s or more
+        power_source              "energy", or "sample" where power_w is power_sample_w for want of two readings
+        power_sample_w            W, the driver's own mean over about the last second, at every look
         sm_mhz, mem_mhz, temp_c (degrees Celsius), pstate (0 is fastest)
         reasons, reason_names     why clocks are what they are: bits, words
-        pcie_tx_kbs, pcie_rx_kbs  KiB/s; from the counters pcie_tx_bytes, pcie_rx_bytes or, at pcie_t (wall, s), watched
+        pcie_tx_kbs, pcie_rx_kbs  KiB/s, watched for some 20 ms at pcie_t (wall, s): one GPU a second, in turn
         nvlink_tx_kib, nvlink_rx_kib   counters over all links, KiB      nvlink_tx_kbs, nvlink_rx_kbs   KiB/s
         ecc_volatile, ecc_aggregate    uncorrected errors since the driver was loaded / ever
         xid_last                  {xid, t} of the last event since the sampler started

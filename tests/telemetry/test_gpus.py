@@ -91,17 +91,19 @@ def test_a_name_that_is_no_text(driver: FakeDriver) -> None:
 UNSUPPORTED = {
     "nvmlDeviceGetUtilizationRates": {"util", "util_mem"},
     "nvmlDeviceGetMemoryInfo": {"mem_used", "mem_total"},
-    "nvmlDeviceGetTotalEnergyConsumption": {"energy_mj"},
+    "nvmlDeviceGetTotalEnergyConsumption": {"energy_mj", "energy_mono"},
+    "nvmlDeviceGetPowerUsage": {"power_sample_w"},
+    "nvmlDeviceGetPcieThroughput": {"pcie_tx_kbs", "pcie_rx_kbs"},
     "nvmlDeviceGetClockInfo": {"sm_mhz", "mem_mhz"},
     "nvmlDeviceGetTemperature": {"temp_c"},
     "nvmlDeviceGetPerformanceState": {"pstate"},
     "nvmlDeviceGetCurrentClocksEventReasons": {"reasons", "reason_names"},
-    "nvmlDeviceGetFieldValues": {"nvlink_tx_kib", "nvlink_rx_kib", "recovery", "pcie_tx_bytes", "pcie_rx_bytes"},
+    "nvmlDeviceGetFieldValues": {"nvlink_tx_kib", "nvlink_rx_kib", "recovery"},
     "nvmlDeviceGetTotalEccErrors": {"ecc_volatile", "ecc_aggregate"},
     "nvmlDeviceGetMigMode": {"mig"},
     "nvmlDeviceGetUUID": {"uuid"},
 }
-FIELDS_138 = [f"0.field.{number} 5" for number in (138, 139, 230, 197, 198)]
+FIELDS_138 = [f"0.field.{number} 5" for number in (138, 139, 230)]
 
 
 @pytest.mark.parametrize("code", [3, 4, 13, 999], ids=["unsupported", "forbidden", "absent", "unknown"])
@@ -124,34 +126,30 @@ def test_power_falls_back_to_the_drivers_own(driver: FakeDriver) -> None:
 
 
 def test_power_and_links_come_from_counters_over_real_time(driver: FakeDriver, clock: Clock) -> None:
-    driver.say("0.energy_mj 1000000", "0.field.138 1000", "0.field.139 0", "0.field.197 0", "0.field.198 0", count=1)
+    driver.say("0.energy_mj 1000000", "0.field.138 1000", "0.field.139 0", "0.power_mw 77000", count=1)
     with Sampler(marked=False, clock=clock) as sampler:
         (first,) = sampler.sample()["gpu"]
-        assert first["power_w"] is None
-        clock.now += 0.5
-        driver.say(
-            "0.energy_mj 1300000", "0.field.138 6000", "0.field.139 50", "0.field.197 1048576", "0.field.198 0", count=1
-        )
+        assert (first["power_w"], first["power_source"]) == (77.0, "sample")
+        clock.now += 2.0
+        driver.say("0.energy_mj 2200000", "0.field.138 21000", "0.field.139 200", count=1)
         (second,) = sampler.sample()["gpu"]
-        clock.now += 0.5
-        driver.say("0.energy_mj 5", count=1)
+        clock.now += 2.0
+        driver.say("0.energy_mj 5", "0.power_mw 55000", count=1)
         (third,) = sampler.sample()["gpu"]
     assert (second["power_w"], second["power_source"]) == (600.0, "energy")
     assert (second["nvlink_tx_kbs"], second["nvlink_rx_kbs"]) == (10000.0, 100.0)
-    assert (second["pcie_tx_kbs"], second["pcie_rx_kbs"]) == (2048.0, 0.0)
-    assert third["power_w"] is None, "a counter that went backwards says nothing"
+    assert (third["power_w"], third["power_source"]) == (55.0, "sample"), "a counter that went backwards says nothing"
 
 
-def test_power_is_the_mean_over_a_second(driver: FakeDriver, clock: Clock) -> None:
-    # The counter moves in steps of 50 J while 100 W are drawn.
+def test_power_holds_until_the_counter_is_read_again(driver: FakeDriver, clock: Clock) -> None:
     told = []
     with Sampler(marked=False, clock=clock) as sampler:
-        for step in range(12):
-            driver.say(f"0.energy_mj {50_000 * (step // 2)}", count=1)
+        for step in range(9):
+            driver.say(f"0.energy_mj {100_000 * step * step}", "0.power_mw 5000", count=1)
             told.append(sampler.sample()["gpu"][0]["power_w"])
-            clock.now += 0.25
-    assert told[0] is None
-    assert told[5:] == [100.0] * 7
+            clock.now += 0.5
+    # Read at every second look: 0, 400, 1600, 3600 and 6400 J, a second apart.
+    assert told == [5.0, 5.0, 400.0, 400.0, 1200.0, 1200.0, 2000.0, 2000.0, 2800.0]
 
 
 def test_reasons_and_recovery_have_names(driver: FakeDriver) -> None:
@@ -162,17 +160,18 @@ def test_reasons_and_recovery_have_names(driver: FakeDriver) -> None:
     assert reason_names(0x1 | 1 << 40) == ["gpu idle", hex(1 << 40)]
 
 
-def test_the_slow_bus_call_is_made_for_one_gpu_at_a_time(driver: FakeDriver, clock: Clock) -> None:
-    driver.say("0.pcie_tx_kbs 5", "1.pcie_tx_kbs 6", "1.field.197 1", "1.field.198 1", "2.pcie_tx_kbs 7", count=3)
+def test_dear_answers_are_asked_of_one_gpu_at_a_time(driver: FakeDriver, clock: Clock) -> None:
+    driver.say("0.pcie_tx_kbs 5", "1.pcie_tx_kbs 6", "2.pcie_tx_kbs 7", count=3)
     sampler = GpuSampler(clock)
-    seen = []
+    buses, counters = [], []
     for _ in range(4):
-        sampler.read()
-        clock.now += 0.3
-        seen.append([gpu["pcie_tx_kbs"] for gpu in sampler.read()])
-        clock.now += 0.3
-    # GPU 1 counts bytes by itself and is never watched; the others take turns.
-    assert seen == [[5, None, None], [5, None, 7], [5, None, 7], [5, None, 7]]
+        found = sampler.read()
+        buses.append([gpu["pcie_tx_kbs"] for gpu in found])
+        counters.append([gpu["energy_mono"] for gpu in found])
+        clock.now += 1.0
+    assert buses == [[5, None, None], [5, 6, None], [5, 6, 7], [5, 6, 7]]
+    # The first reading is of all, so that there is something to compare with.
+    assert counters == [[1000.0] * 3, [1000.0, 1001.0, 1000.0], [1000.0, 1001.0, 1002.0], [1003.0, 1001.0, 1002.0]]
 
 
 def test_a_gpu_that_falls_off_the_bus_and_comes_back(driver: FakeDriver, clock: Clock) -> None:

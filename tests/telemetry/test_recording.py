@@ -142,7 +142,7 @@ ODD = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-GPU_KEYS = ["i", "util", "energy_mj", "power_w", "reasons", "procs", "nvlink_tx_kib", "pcie_tx_bytes", "uuid"]
+GPU_KEYS = ["i", "util", "energy_mj", "power_w", "reasons", "procs", "nvlink_tx_kib", "energy_mono", "uuid"]
 PROCESS_KEYS = ["pid", "start", "utime", "stime", "vcs", "rchar", "task", "detail_mono", "name", "cmd"]
 HOST_KEYS = ["mono", "cpu", "memory", "psi", "network", "devices", "load"]
 
