@@ -159,21 +159,24 @@ async def events(here: Surroundings, *, run: str, after: int = 0, offset: int | 
     found: RunDirectory = await here.in_thread(find_run, here.root, run)
     tail = EventTail(found.events_file, after)
     await here.in_thread(tail.seek, offset)
-    pause, over = FAST_S, False
+    pause = FAST_S
     while True:
-        lines = await here.in_thread(tail.read)
+        lines, alive = await here.in_thread(_look, found, tail)
         if lines:
-            pause, over = FAST_S, False
+            pause = FAST_S
             yield Raw(lines)
-            continue
-        if over:
-            break
-        over = not await here.in_thread(found.alive)
-        # Once more after the end: the last event may have been written between the two looks.
-        if not over:
+        elif alive:
             await asyncio.sleep(pause)
             pause = min(pause * 1.3, SLOW_S)
+        else:
+            break
     yield End(await here.in_thread(_ending, found, tail))
+
+
+def _look(run: Any, tail: EventTail) -> tuple[list[bytes], bool]:
+    """New events, and whether the run was going on before they were read: if not, nothing comes behind them."""
+    alive = run.alive()
+    return tail.read(), alive
 
 
 def _ending(run: Any, tail: EventTail) -> dict[str, Any]:

@@ -60,7 +60,13 @@ class _Follower:
         self.offset = offset
         self._file: tuple[int, int] | None = None
 
-    def read(self, final: bool) -> dict[str, Any] | None:
+    def look(self) -> tuple[dict[str, Any] | None, bool]:
+        """The next piece, and whether the run was going on before it was read: if not, nothing comes behind it."""
+        alive = self.run.alive()
+        piece = self.read(final=False)
+        return (self.read(final=True) if piece is None and not alive else piece), alive
+
+    def read(self, *, final: bool) -> dict[str, Any] | None:
         """The next piece; None when nothing was added. `final`: also the beginning of a character that never ended."""
         from eagle3ops.hosts import logs
 
@@ -90,19 +96,17 @@ async def follow(here: Surroundings, *, run: str, log: str, offset: int = 0) -> 
     """
     found = await here.in_thread(_run, here, run)
     follower = _Follower(found, log, offset)
-    pause, over = FAST_S, False
+    pause = FAST_S
     while True:
-        piece = await here.in_thread(follower.read, over)
+        piece, alive = await here.in_thread(follower.look)
         if piece is not None:
             pause = FAST_S
             yield [piece]
-            continue
-        if over:
-            break
-        over = not await here.in_thread(found.alive)
-        if not over:
+        elif alive:
             await asyncio.sleep(pause)
             pause = min(pause * 1.3, SLOW_S)
+        else:
+            break
     status = await here.in_thread(found.status)
     yield End({"run": found.run_id, "log": log, "status": status, "end": max(0, follower.offset)})
 
