@@ -32,6 +32,7 @@ _PROCESS_NUMBERS = (
     "write_bytes",
     "vcs",
     "nvcs",
+    "stat_mono",
     "detail_mono",
 )
 _PROCESS_TEXT = ("label", "run", "name", "cmd", "state", "wchan", "syscall")
@@ -126,6 +127,8 @@ def _processes(entries: Any, mono: float) -> list[dict[str, Any]]:
         if "detail_mono" not in entry:
             # The older form reads everything at every look.
             process["detail_mono"], process["detail_majflt"] = mono, process["majflt"]
+        if "stat_mono" not in entry:
+            process["stat_mono"] = mono
         if isinstance(entry.get("task"), list):
             process["task"] = [thread for item in entry["task"] if (thread := _thread(item)) is not None]
         found[process["pid"], process["start"]] = process

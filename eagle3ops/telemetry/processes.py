@@ -34,6 +34,8 @@ MAX_PROCESSES = 400
 DETAILS_PER_SAMPLE = 40
 """So many processes have their I/O, switches, wchan and system call read at one look, those read longest ago first, and
 every process that is new."""
+QUIET_LOOKS = 4
+"""A process that slept and used no CPU at so many looks is looked at every other time."""
 SCAN_EVERY_S = 0.4
 YOUNG_S = 2.0
 """A process that has just forked still shows its parent's environment and command line."""
@@ -64,6 +66,8 @@ class _Watched:
     """Of the process under which it was found: its own mark may be gone."""
     cmd: str | None = None
     name: str = ""
+    record: dict[str, Any] = field(default_factory=dict)
+    quiet: int = 0
     details: dict[str, Any] = field(default_factory=dict)
     detail_mono: float | None = None
 
@@ -94,6 +98,7 @@ class ProcessTrees:
         self._unwatched: set[int] = set()
         self._to_verify: list[int] = []
         self._scanned_at: float | None = None
+        self._looks = 0
         self._keep_open = _descriptors_to_spare() // 2
 
     @property
@@ -122,13 +127,19 @@ class ProcessTrees:
         if self._scanned_at is None or now - self._scanned_at >= SCAN_EVERY_S:
             self._scan(now, more)
         found: list[tuple[_Watched, dict[str, Any]]] = []
+        self._looks += 1
         for watched in list(self._watched.values()):
+            if watched.quiet >= QUIET_LOOKS and (self._looks + watched.pid) % 2:
+                found.append((watched, watched.record.copy()))
+                continue
             stat = _read_stat(watched)
             if stat is None or stat.start_ticks != watched.start_ticks:
                 self._drop(watched.pid)
                 self._known.pop(watched.pid, None)
             else:
-                found.append((watched, self._record(watched, stat)))
+                record = self._record(watched, stat, now)
+                _note_quiet(watched, record)
+                found.append((watched, record.copy()))
         never = sum(watched.detail_mono is None for watched, _ in found)
         due = sorted(found, key=lambda entry: entry[0].detail_mono or 0.0)
         for watched, record in due[: max(never, DETAILS_PER_SAMPLE)]:
@@ -141,7 +152,7 @@ class ProcessTrees:
                 record["task"] = read_threads(watched.pid)
         return sorted((record for _, record in found), key=lambda record: int(record["pid"]))
 
-    def _record(self, watched: _Watched, stat: Stat) -> dict[str, Any]:
+    def _record(self, watched: _Watched, stat: Stat, now: float) -> dict[str, Any]:
         if stat.name != watched.name:
             watched.name, watched.cmd = stat.name, parse_cmdline(read_at(f"/proc/{watched.pid}/cmdline"))
         known = self._known.get(watched.pid)
@@ -161,6 +172,7 @@ class ProcessTrees:
             "threads": stat.threads,
             "rss": stat.rss_pages * PAGE_BYTES,
             "majflt": stat.majflt,
+            "stat_mono": now,
         }
 
     def _read_details(self, watched: _Watched, record: Mapping[str, Any]) -> None:
@@ -274,6 +286,16 @@ def _read_stat(watched: _Watched) -> Stat | None:
     return parse_stat(data or b"")
 
 
+def _note_quiet(watched: _Watched, record: dict[str, Any]) -> None:
+    before, watched.record = watched.record, record
+    same = _stands_for(record) == _stands_for(before) if before else False
+    watched.quiet = watched.quiet + 1 if same and record["state"] != "R" else 0
+
+
+def _stands_for(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["utime"], record["stime"], record["state"], record["threads"], record["majflt"]
+
+
 def _descriptors_to_spare() -> int:
     try:
         import resource
@@ -336,6 +358,7 @@ class PortableTrees:
                 "threads": process.num_threads(),
                 "rss": process.memory_info().rss,
                 "majflt": None,
+                "stat_mono": time.monotonic(),
                 **dict.fromkeys(IO_KEYS),
                 "vcs": None,
                 "nvcs": None,

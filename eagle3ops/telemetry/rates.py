@@ -22,6 +22,7 @@ PROCESS_RATES = (
 )
 GPU_RATES = ("power_w", "power_source", "nvlink_tx_kbs", "nvlink_rx_kbs")
 
+_CPU_RATES = ("cpu_user", "cpu_system", "cpu")
 _DETAIL_RATES = {
     "wakeups_s": "vcs",
     "preempted_s": "nvcs",
@@ -64,7 +65,7 @@ class Rates:
             _power(gpu, self._energy.setdefault(_gpu_key(gpu), deque()))
         processes = {(process["pid"], process["start"]): process for process in sample["procs"]}
         for key, process in processes.items():
-            _process(process, self._processes.get(key, {}), seconds)
+            _process(process, self._processes.get(key, {}))
         host = sample.get("host")
         if host:
             _host(host, self._host)
@@ -109,26 +110,32 @@ def _power(gpu: dict[str, Any], readings: deque[tuple[float, Any]]) -> None:
     gpu["power_w"], gpu["power_source"] = sampled, None if sampled is None else "sample"
 
 
-def _process(process: dict[str, Any], before: Mapping[str, Any], seconds: float | None) -> None:
-    user = system = None
-    if seconds is not None:
+def _process(process: dict[str, Any], before: Mapping[str, Any]) -> None:
+    looked_at, looked_before = process["stat_mono"], before.get("stat_mono")
+    if looked_at is not None and looked_at == looked_before:
+        for name in _CPU_RATES:
+            process[name] = before[name]
+    else:
+        seconds = _apart(looked_at, looked_before)
         user = _percent(process["utime"], before.get("utime"), seconds)
         system = _percent(process["stime"], before.get("stime"), seconds)
-    process["cpu_user"], process["cpu_system"] = user, system
-    process["cpu"] = None if user is None or system is None else round(user + system, 1)
+        process["cpu_user"], process["cpu_system"] = user, system
+        process["cpu"] = None if user is None or system is None else round(user + system, 1)
     read_at, read_before = process["detail_mono"], before.get("detail_mono")
     if read_at is not None and read_at == read_before:
         for name in _DETAIL_RATES:
             process[name] = before[name]
         return
-    apart = None if read_at is None or read_before is None else read_at - read_before
-    if apart is not None and apart < _MIN_S:
-        apart = None
+    apart = _apart(read_at, read_before)
     for name, counter in _DETAIL_RATES.items():
         process[name] = _rate(process[counter], before.get(counter), apart)
 
 
-def _percent(now: Any, then: Any, seconds: float) -> float | None:
+def _apart(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None or now - before < _MIN_S else now - before
+
+
+def _percent(now: Any, then: Any, seconds: float | None) -> float | None:
     rate = _rate(now, then, seconds)
     return None if rate is None else round(100 * rate, 1)
 

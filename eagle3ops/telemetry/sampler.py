@@ -36,6 +36,7 @@ A sample (schema 1). What is absent is None; counters only ever grow; rates are 
         vcs, nvcs                 switches of the main thread: it slept, it was preempted
         wakeups_s, preempted_s, majflt_s       of those, per second
         wchan, syscall            kernel function it sleeps in, number of its system call ("running" = none)
+        stat_mono                 when state, CPU, memory and threads were read (mono, s): the quiet every other time
         detail_mono               when I/O, switches, wchan and syscall were read (mono, s): not always in this sample
         task                      threads, when asked for (see `procfs.read_threads`)
     procs_left_out  processes beyond the limit

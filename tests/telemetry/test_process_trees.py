@@ -169,6 +169,22 @@ def test_details_are_read_in_turn_and_at_once_for_the_new(
     trees.close()
 
 
+def test_the_quiet_are_looked_at_every_other_time_and_their_end_is_seen_at_once(start: Start, clock: Clock) -> None:
+    process = start("sleep", "1000")
+    trees = ProcessTrees([process.pid], clock=clock)
+    until(lambda: one(trees, process.pid).get("state") == "S")
+    looked = []
+    for _ in range(processes.QUIET_LOOKS + 6):
+        clock.now += 1
+        looked.append(one(trees, process.pid)["stat_mono"] == clock.now)
+    assert sorted(looked[-4:]) == [False, False, True, True]
+    process.kill()
+    process.wait()
+    clock.now += 1
+    assert trees.read() == []
+    trees.close()
+
+
 def test_a_busy_an_idle_and_a_polling_process_differ(start: Start) -> None:
     busy = start(*python("while True: pass"))
     idle = start("sleep", "1000")
