@@ -238,7 +238,7 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops import telemetry_commands
 
         return telemetry_commands.telemetry(args, json=json)
-    from eagle3ops.hosts import agent
+    from eagle3ops.hosts.agent import loop as agent
 
     return agent.main(root)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.errors import ExitCode, HostUnreachable
-from eagle3ops.hosts.finding import Finding, Status, from_json
+from eagle3ops.hosts.doctor.finding import Finding, Status, from_json
 from eagle3ops.narration import plain
 
 GROUPS = {
@@ -58,7 +58,7 @@ def doctor(args: Namespace, root: str | None, *, json: bool) -> int:
 
 
 def _look_here(root: str | None) -> list[Finding]:
-    from eagle3ops.hosts.doctor import examine
+    from eagle3ops.hosts.doctor.examination import examine
 
     return examine(locations.root(root), locations.cache())
 

@@ -147,8 +147,8 @@ def _only_remote(name: str) -> Host:
 
 
 async def _trust(name: str, given: str | None, *, json: bool) -> int:
-    from eagle3ops.hosts.ssh import SshTransport
-    from eagle3ops.hosts.ssh_trust import trust
+    from eagle3ops.hosts.ssh.transport import SshTransport
+    from eagle3ops.hosts.ssh.trust import trust
 
     prompts = TerminalPrompts()
     transport = SshTransport(_only_remote(name), prompts)
@@ -161,8 +161,8 @@ async def _trust(name: str, given: str | None, *, json: bool) -> int:
 
 
 async def _install(args: Namespace, *, json: bool) -> int:
-    from eagle3ops.hosts.install import install, prove
-    from eagle3ops.hosts.ssh import SshTransport
+    from eagle3ops.hosts.install.steps import install, prove
+    from eagle3ops.hosts.ssh.transport import SshTransport
 
     prompts = TerminalPrompts()
     transport = SshTransport(_only_remote(args.name), prompts)
@@ -218,8 +218,8 @@ async def _examine(name: str, prompts: Prompts, steps: _Steps) -> int:
 
     transport = transport_for(name, prompts)
     if name != LOCAL:
-        from eagle3ops.hosts.ssh import SshTransport
-        from eagle3ops.hosts.ssh_trust import trust
+        from eagle3ops.hosts.ssh.transport import SshTransport
+        from eagle3ops.hosts.ssh.trust import trust
 
         assert isinstance(transport, SshTransport)
         steps.good("address", str(transport.host.address))

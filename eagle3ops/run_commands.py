@@ -49,7 +49,7 @@ class Desk:
             from eagle3ops import remote
 
             return remote.ask(self.host, self.root, op, **arguments)
-        from eagle3ops.hosts.operations_runs import OPERATIONS, here
+        from eagle3ops.hosts.agent.ops_runs import OPERATIONS, here
 
         found = next(known for known in OPERATIONS if known.name == op)
         return dict(found.call(here(self.root), **arguments))

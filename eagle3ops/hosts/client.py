@@ -9,8 +9,8 @@ from typing import Any
 
 from eagle3ops import __version__
 from eagle3ops.errors import Eagle3opsError, HostUnreachable
-from eagle3ops.hosts import protocol
-from eagle3ops.hosts.protocol import PROTOCOL, Hello, LineSplitter, ProtocolError
+from eagle3ops.hosts.agent import protocol
+from eagle3ops.hosts.agent.protocol import PROTOCOL, Hello, LineSplitter, ProtocolError
 from eagle3ops.hosts.transport import Channel, ConnectionRefusedForGood, Transport
 
 HELLO_WAIT_S = 30.0

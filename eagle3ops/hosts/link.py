@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle3ops.errors import Eagle3opsError, HostUnreachable
+from eagle3ops.hosts.agent.protocol import Hello
 from eagle3ops.hosts.client import AgentClient, ConnectionLost
-from eagle3ops.hosts.protocol import Hello
 from eagle3ops.hosts.transport import ConnectionRefusedForGood, Transport
 from eagle3ops.runs.events import Event
 

@@ -288,7 +288,7 @@ def transport_for(name: str, prompts: Prompts) -> Transport:
         from eagle3ops.hosts.local import LocalTransport
 
         return LocalTransport()
-    from eagle3ops.hosts.ssh import SshTransport
+    from eagle3ops.hosts.ssh.transport import SshTransport
 
     return SshTransport(find_host(name), prompts)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from eagle3ops.errors import Eagle3opsError, Refused, RequestError
-from eagle3ops.hosts.operations_files import (
+from eagle3ops.hosts.agent.ops_files import (
     already_in_place,
     explain,
     part_of,

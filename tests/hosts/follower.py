@@ -8,7 +8,7 @@ from pathlib import Path
 from eagle3ops.hosts.address import parse_address
 from eagle3ops.hosts.link import Link, LinkState, Pace
 from eagle3ops.hosts.registry import Host
-from eagle3ops.hosts.ssh import Limits, SshTransport
+from eagle3ops.hosts.ssh.transport import Limits, SshTransport
 from eagle3ops.runs.events import parse_line
 
 

@@ -10,7 +10,7 @@ from sshd_world import SshWorld, make_world, missing
 @pytest.fixture
 def ssh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An isolated user: HOME, no ssh-agent, no system configuration."""
-    from eagle3ops.hosts import ssh_config
+    from eagle3ops.hosts.ssh import config as ssh_config
 
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)

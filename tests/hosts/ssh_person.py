@@ -7,7 +7,7 @@ from sshd_world import Sshd, python
 
 from eagle3ops.hosts.address import parse_address
 from eagle3ops.hosts.registry import Host
-from eagle3ops.hosts.ssh import Limits, SshTransport
+from eagle3ops.hosts.ssh.transport import Limits, SshTransport
 
 
 class Answers:

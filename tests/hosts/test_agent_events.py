@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts import operations_events
+from eagle3ops.hosts.agent import ops_events
+from eagle3ops.hosts.agent.ops_events import BATCH_BYTES, MAX_EVENT, EventTail
 from eagle3ops.hosts.client import WINDOW, AgentClient, ConnectionLost, Stream
 from eagle3ops.hosts.local import LocalChannel
-from eagle3ops.hosts.operations_events import BATCH_BYTES, MAX_EVENT, EventTail
 from eagle3ops.runs.directory import find_run
 from eagle3ops.runs.events import parse_line, read_events
 
@@ -134,7 +134,7 @@ def test_what_is_too_large_or_too_deep_is_named_and_the_rest_goes_on(tmp_path: P
 
 
 def test_a_line_without_end_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations_events, "MAX_HELD", BATCH_BYTES)
+    monkeypatch.setattr(ops_events, "MAX_HELD", BATCH_BYTES)
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"x" * (5 * BATCH_BYTES) + b"\n" + event_line(7))
     assert drain(EventTail(path, 0)) == [7]

@@ -17,7 +17,7 @@ from eagle3ops.errors import (
     VerdictFailed,
     WatchdogStopped,
 )
-from eagle3ops.hosts.protocol import (
+from eagle3ops.hosts.agent.protocol import (
     Hello,
     LineSplitter,
     ProtocolError,

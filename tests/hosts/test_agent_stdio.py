@@ -13,8 +13,8 @@ import pytest
 from agent_world import AgentWorld, event_lines
 
 from eagle3ops import __version__
-from eagle3ops.hosts.operations import NAMES, OPERATIONS
-from eagle3ops.hosts.protocol import MAX_LINE
+from eagle3ops.hosts.agent.protocol import MAX_LINE
+from eagle3ops.hosts.agent.table import NAMES, OPERATIONS
 
 
 def test_the_hello_says_who_speaks(agents: AgentWorld) -> None:
@@ -84,7 +84,7 @@ def test_what_was_asked_for_is_answered_before_it_leaves(agents: AgentWorld) -> 
 
 def test_a_request_without_a_line_end_is_taken_at_the_end(agents: AgentWorld) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "eagle3ops.hosts.agent", str(agents.root)],
+        [sys.executable, "-m", "eagle3ops.hosts.agent.loop", str(agents.root)],
         input=b'{"id":1,"op":"ping"}',
         capture_output=True,
         env=agents.environment,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.hosts import checks_disk, checks_gpu, checks_python, checks_system, checks_tools, probing
-from eagle3ops.hosts.checks_gpu import Modes
-from eagle3ops.hosts.finding import by_name
+from eagle3ops.hosts.doctor import checks_disk, checks_gpu, checks_python, checks_system, checks_tools, probing
+from eagle3ops.hosts.doctor.checks_gpu import Modes
+from eagle3ops.hosts.doctor.finding import by_name
 from eagle3ops.telemetry.gpus import GpuFacts, GpuProcess, Inventory
 from eagle3ops.telemetry.nvml import Absent
 

@@ -17,12 +17,12 @@ from sshd_world import SshWorld, python
 from eagle3ops.cli import main
 from eagle3ops.doctor_command import ASCII_MARKS, doctor, read_findings, told
 from eagle3ops.errors import ExitCode, HostUnreachable
-from eagle3ops.hosts import checks_disk, checks_gpu, checks_python, checks_system, checks_tools
 from eagle3ops.hosts.address import parse_address
-from eagle3ops.hosts.capabilities import summarise
-from eagle3ops.hosts.doctor import Check, checks, examine, examine_all
-from eagle3ops.hosts.finding import Finding, absent, bad, by_name, from_json, ok, warn
-from eagle3ops.hosts.probing import NoAnswer, find_program, run
+from eagle3ops.hosts.doctor import checks_disk, checks_gpu, checks_python, checks_system, checks_tools
+from eagle3ops.hosts.doctor.capabilities import summarise
+from eagle3ops.hosts.doctor.examination import Check, checks, examine, examine_all
+from eagle3ops.hosts.doctor.finding import Finding, absent, bad, by_name, from_json, ok, warn
+from eagle3ops.hosts.doctor.probing import NoAnswer, find_program, run
 from eagle3ops.hosts.registry import Host, Registry
 
 EXPECTED = {
@@ -187,7 +187,7 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 FULL = """
 import json, os, sys
 from pathlib import Path
-from eagle3ops.hosts.checks_disk import shared_memory, space
+from eagle3ops.hosts.doctor.checks_disk import shared_memory, space
 rows = []
 for name in ("small", "full", "inodes", "readonly"):
     rows += space(name, Path(sys.argv[1], name, "not", "yet"), small=20 * 2**30, locks=True)

@@ -14,7 +14,7 @@ import asyncssh
 import pytest
 from sshd_world import SshWorld, free_port, python
 
-from eagle3ops.hosts.known_hosts import fingerprint
+from eagle3ops.hosts.ssh.known_hosts import fingerprint
 
 
 def hosts(*words: str) -> subprocess.CompletedProcess[str]:

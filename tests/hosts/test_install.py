@@ -20,12 +20,12 @@ from sshd_world import Sshd, SshWorld, python
 
 from eagle3ops import __version__
 from eagle3ops.errors import Eagle3opsError, HostUnreachable, RequestError
-from eagle3ops.hosts import install as installing
-from eagle3ops.hosts import wheel as wheels
 from eagle3ops.hosts.address import parse_address
-from eagle3ops.hosts.install import OWN_PYTHON, Installed, install, prove
+from eagle3ops.hosts.install import steps as installing
+from eagle3ops.hosts.install import wheel as wheels
+from eagle3ops.hosts.install.steps import OWN_PYTHON, Installed, install, prove
 from eagle3ops.hosts.registry import Host, Registry
-from eagle3ops.hosts.ssh import SshTransport
+from eagle3ops.hosts.ssh.transport import SshTransport
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.hosts import remote_install, wheel
-from eagle3ops.hosts.install_survey import Interpreter, Survey, choose, parse
-from eagle3ops.hosts.install_words import explain_failure
+from eagle3ops.hosts.install import remote_install, wheel
+from eagle3ops.hosts.install.survey import Interpreter, Survey, choose, parse
+from eagle3ops.hosts.install.words import explain_failure
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -30,7 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_every_room(built: Path) -> None:
     names = contents(built)
-    for name in ("eagle3ops/hosts/agent.py", "eagle3ops/jobs/train.py", "eagle3ops/assets/pipelines/demo.yaml"):
+    for name in ("eagle3ops/hosts/agent/loop.py", "eagle3ops/jobs/train.py", "eagle3ops/assets/pipelines/demo.yaml"):
         assert name in names
     assert not any("__pycache__" in name for name in names)
 
@@ -40,7 +40,9 @@ def test_an_installation_packs_itself_into_the_same_wheel(built: Path, tmp_path:
     again.mkdir()
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(site), str(built)]
     subprocess.run(pip, check=True, capture_output=True)
-    program = "import sys, pathlib; from eagle3ops.hosts import wheel; print(wheel.build(pathlib.Path(sys.argv[1])))"
+    program = (
+        "import sys, pathlib; from eagle3ops.hosts.install import wheel; print(wheel.build(pathlib.Path(sys.argv[1])))"
+    )
     ran = subprocess.run(
         [sys.executable, "-P", "-c", program, str(again)],
         env={**os.environ, "PYTHONPATH": str(site)},
@@ -257,7 +259,7 @@ def test_only_an_environment_that_works_is_switched_to(
 
 HANGS = """
 import sys
-from eagle3ops.hosts import remote_install
+from eagle3ops.hosts.install import remote_install
 
 def make(folder, order):
     folder.mkdir()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sshd_world import keygen
 
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts.known_hosts import (
+from eagle3ops.hosts.ssh.known_hosts import (
     KnownHosts,
     append,
     fingerprint,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts import logs
+from eagle3ops.hosts.agent import logs
+from eagle3ops.hosts.agent.logs import LINE_CAP, LineIndex, LineIndexes, read_lines, read_window, torn_tail
 from eagle3ops.hosts.client import AgentClient
-from eagle3ops.hosts.logs import LINE_CAP, LineIndex, LineIndexes, read_lines, read_window, torn_tail
 
 texts = st.lists(
     st.sampled_from(

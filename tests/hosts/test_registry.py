@@ -13,7 +13,7 @@ from eagle3ops.hosts.address import Address, parse_address
 from eagle3ops.hosts.local import LocalTransport
 from eagle3ops.hosts.prompts import NoPrompts
 from eagle3ops.hosts.registry import Host, Registry, check_name, transport_for
-from eagle3ops.hosts.ssh import SshTransport
+from eagle3ops.hosts.ssh.transport import SshTransport
 
 TEXT = """\
 # my hosts

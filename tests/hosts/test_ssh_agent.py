@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from sshd_world import Sshd, SshWorld, python
 
 from eagle3ops.errors import HostUnreachable, RequestError
-from eagle3ops.hosts import bootstrap
 from eagle3ops.hosts.address import parse_address
 from eagle3ops.hosts.client import AgentClient, ConnectionLost
 from eagle3ops.hosts.link import Link, Pace
 from eagle3ops.hosts.registry import Host
-from eagle3ops.hosts.ssh import Limits, SshTransport
+from eagle3ops.hosts.ssh import bootstrap
+from eagle3ops.hosts.ssh.transport import Limits, SshTransport
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 FAST = Pace(first=0.05, longest=0.2, look=0.1, answer=5.0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3ops.hosts.address import Address
-from eagle3ops.hosts.ssh_config import chain, resolve
+from eagle3ops.hosts.ssh.config import chain, resolve
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 OPTIONS = (

@@ -7,9 +7,9 @@ import pytest
 from ssh_person import Answers, logged_in, public, reach, said, works
 from sshd_world import SshWorld, keygen
 
-from eagle3ops.hosts.known_hosts import fingerprint
-from eagle3ops.hosts.ssh_errors import HostKeyChanged, HostKeyUnknown
-from eagle3ops.hosts.ssh_trust import trust
+from eagle3ops.hosts.ssh.errors import HostKeyChanged, HostKeyUnknown
+from eagle3ops.hosts.ssh.known_hosts import fingerprint
+from eagle3ops.hosts.ssh.trust import trust
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 

@@ -11,7 +11,7 @@ import pytest
 from ssh_person import Answers, logged_in, reach, said, works
 from sshd_world import SshWorld, keygen
 
-from eagle3ops.hosts.ssh_errors import LoginRefused
+from eagle3ops.hosts.ssh.errors import LoginRefused
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 

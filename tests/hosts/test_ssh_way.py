@@ -11,9 +11,9 @@ from ssh_person import Answers, logged_in, reach, works
 from sshd_world import SshWorld, free_port, keygen, python
 
 from eagle3ops.errors import HostUnreachable
-from eagle3ops.hosts.ssh import Limits
-from eagle3ops.hosts.ssh_errors import HostKeyUnknown
-from eagle3ops.hosts.ssh_trust import trust
+from eagle3ops.hosts.ssh.errors import HostKeyUnknown
+from eagle3ops.hosts.ssh.transport import Limits
+from eagle3ops.hosts.ssh.trust import trust
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 

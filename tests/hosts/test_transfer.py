@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3ops.errors import Eagle3opsError, Refused, RequestError
-from eagle3ops.hosts import operations_files
+from eagle3ops.hosts.agent import ops_files
+from eagle3ops.hosts.agent.logs import LineIndexes
+from eagle3ops.hosts.agent.operation import InThread, Surroundings
+from eagle3ops.hosts.agent.table import OPERATIONS
 from eagle3ops.hosts.client import AgentClient, ConnectionLost
-from eagle3ops.hosts.logs import LineIndexes
-from eagle3ops.hosts.operations import OPERATIONS
-from eagle3ops.hosts.operations_base import InThread, Surroundings
 from eagle3ops.hosts.transfer import Transferred, get, put
 
 
@@ -134,7 +134,7 @@ async def test_a_corrupted_beginning_is_noticed_and_sent_again(tmp_path: Path) -
     content = bytearray(source.read_bytes()[:70_000])
     content[123] ^= 1
     host.root.mkdir()
-    part = operations_files.part_of(host.root / "there", hashlib.sha256(source.read_bytes()).hexdigest())
+    part = ops_files.part_of(host.root / "there", hashlib.sha256(source.read_bytes()).hexdigest())
     part.write_bytes(content)
     assert (await put(host, source, "there")).resumed_at == 0
     assert (host.root / "there").read_bytes() == source.read_bytes()

@@ -18,7 +18,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from eagle3ops.hosts import operations_runs
+from eagle3ops.hosts.agent import ops_runs
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.processes import identify
@@ -82,7 +82,7 @@ async def until(pilot: "Pilot[int]", *words: str) -> str:
 
 def summaries(root: Path) -> list[dict[str, Any]]:
     """The runs below a root, as an agent answers."""
-    found: list[dict[str, Any]] = operations_runs.list_runs(operations_runs.here(str(root)))["runs"]
+    found: list[dict[str, Any]] = ops_runs.list_runs(ops_runs.here(str(root)))["runs"]
     return found
 
 
@@ -280,7 +280,7 @@ def test_whatever_stands_in_a_run_is_shown(
     watch = RunWatch(run.run_id)
     for event in run.reader().read():
         watch.take(event)
-    detail = watch.detail(operations_runs.state(operations_runs.here(str(root)), run=run.run_id))
+    detail = watch.detail(ops_runs.state(ops_runs.here(str(root)), run=run.run_id))
     assert [row.run_id for row in run_rows(summaries(root))] in ([run.run_id], [])
     assert _stage_table(detail.stages, time.time()).row_count == len(detail.stages)
     assert "\x1b" not in _status_line(detail, time.time()).plain

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3ops.hosts import capabilities, checks_disk, checks_gpu, checks_python, checks_system, checks_tools
-from eagle3ops.hosts.finding import Finding, warn
-from eagle3ops.hosts.probing import Pending
+from eagle3ops.hosts.doctor import capabilities, checks_disk, checks_gpu, checks_python, checks_system, checks_tools
+from eagle3ops.hosts.doctor.finding import Finding, warn
+from eagle3ops.hosts.doctor.probing import Pending
 
 __all__ = ["Check", "Finding", "checks", "examine", "examine_all"]
 

@@ -25,11 +25,11 @@ from typing import Any
 
 from eagle3ops import __version__, locations
 from eagle3ops.errors import Eagle3opsError, RequestError
-from eagle3ops.hosts import protocol
-from eagle3ops.hosts.logs import LineIndexes
-from eagle3ops.hosts.operations import NAMES, OPERATIONS
-from eagle3ops.hosts.operations_base import Batch, End, Operation, P, Raw, Surroundings, T
-from eagle3ops.hosts.protocol import PROTOCOL, Hello, LineSplitter, ProtocolError, Request
+from eagle3ops.hosts.agent import protocol
+from eagle3ops.hosts.agent.logs import LineIndexes
+from eagle3ops.hosts.agent.operation import Batch, End, Operation, P, Raw, Surroundings, T
+from eagle3ops.hosts.agent.protocol import PROTOCOL, Hello, LineSplitter, ProtocolError, Request
+from eagle3ops.hosts.agent.table import NAMES, OPERATIONS
 from eagle3ops.runs.processes import boot_id
 
 THREADS = 8
@@ -365,6 +365,6 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    from eagle3ops.hosts import agent
+    from eagle3ops.hosts.agent import loop as agent
 
     sys.exit(agent.main(*sys.argv[1:2]))

@@ -3,7 +3,7 @@
 import re
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.hosts.install_survey import Interpreter
+from eagle3ops.hosts.install.survey import Interpreter
 
 _INDEX = (
     "that host cannot reach a package index: set one up for its pip (`pip config set global.index-url URL`, or a proxy "

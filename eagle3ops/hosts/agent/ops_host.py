@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts.operations_base import Batch, Surroundings, operation, stream
+from eagle3ops.hosts.agent.operation import Batch, Surroundings, operation, stream
 
 MAX_HZ = 20.0
 
@@ -20,7 +20,7 @@ def ping(here: Surroundings) -> dict[str, Any]:
 
 def doctor(here: Surroundings) -> dict[str, Any]:
     """What this host has and lacks."""
-    from eagle3ops.hosts.doctor import examine
+    from eagle3ops.hosts.doctor.examination import examine
 
     return {"findings": [asdict(finding) for finding in examine(here.root, locations.cache())]}
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts.operations_base import Batch, End, Surroundings, operation, stream
+from eagle3ops.hosts.agent.operation import Batch, End, Surroundings, operation, stream
 
 if TYPE_CHECKING:
     from eagle3ops.runs.directory import RunDirectory
@@ -25,7 +25,7 @@ def _run(here: Surroundings, run: str) -> "RunDirectory":
 
 def list_logs(here: Surroundings, *, run: str) -> dict[str, Any]:
     """Names and sizes of a run's logs."""
-    from eagle3ops.hosts import logs
+    from eagle3ops.hosts.agent import logs
 
     found = _run(here, run)
     return {"run": found.run_id, "logs": logs.list_logs(found)}
@@ -33,7 +33,7 @@ def list_logs(here: Surroundings, *, run: str) -> dict[str, Any]:
 
 def read(here: Surroundings, *, run: str, log: str, offset: int = 0, max_bytes: int = 65536) -> dict[str, Any]:
     """The text of some bytes; a negative offset counts from the end."""
-    from eagle3ops.hosts import logs
+    from eagle3ops.hosts.agent import logs
 
     if not 4 <= max_bytes <= MAX_BYTES:
         raise RequestError(f"log.read: max_bytes is between 4 and {MAX_BYTES}, not {max_bytes}")
@@ -43,7 +43,7 @@ def read(here: Surroundings, *, run: str, log: str, offset: int = 0, max_bytes: 
 
 def lines(here: Surroundings, *, run: str, log: str, line: int = -100, count: int = 100) -> dict[str, Any]:
     """Some whole lines, from line `line` on (0 is the first, -1 the last)."""
-    from eagle3ops.hosts import logs
+    from eagle3ops.hosts.agent import logs
 
     if not 1 <= count <= logs.MAX_LINES:
         raise RequestError(f"log.lines: count is between 1 and {logs.MAX_LINES}, not {count}")
@@ -68,7 +68,7 @@ class _Follower:
 
     def read(self, *, final: bool) -> dict[str, Any] | None:
         """The next piece; None when nothing was added. `final`: also the beginning of a character that never ended."""
-        from eagle3ops.hosts import logs
+        from eagle3ops.hosts.agent import logs
 
         if not logs.find_log(self.run, self.log).exists():
             return None

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import asyncssh
 
 from eagle3ops.errors import HostUnreachable
-from eagle3ops.hosts import bootstrap
-from eagle3ops.hosts.known_hosts import KnownHosts, read_all
 from eagle3ops.hosts.prompts import NoPrompts, Prompts
 from eagle3ops.hosts.registry import Host, own_known_hosts
-from eagle3ops.hosts.ssh_auth import TRIES, Login, Offer, Secrets, gather, unlock
-from eagle3ops.hosts.ssh_channel import Connection, SshChannel, end_task
-from eagle3ops.hosts.ssh_config import Endpoint, chain
-from eagle3ops.hosts.ssh_errors import explain, key_error, login_refused, timed_out
+from eagle3ops.hosts.ssh import bootstrap
+from eagle3ops.hosts.ssh.auth import TRIES, Login, Offer, Secrets, gather, unlock
+from eagle3ops.hosts.ssh.channel import Connection, SshChannel, end_task
+from eagle3ops.hosts.ssh.config import Endpoint, chain
+from eagle3ops.hosts.ssh.errors import explain, key_error, login_refused, timed_out
+from eagle3ops.hosts.ssh.known_hosts import KnownHosts, read_all
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 __all__ = ["Connection", "Limits", "SshChannel", "SshTransport"]

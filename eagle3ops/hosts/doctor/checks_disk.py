@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3ops.hosts.finding import Finding, bad, ok, warn
-from eagle3ops.hosts.probing import read_text
+from eagle3ops.hosts.doctor.finding import Finding, bad, ok, warn
+from eagle3ops.hosts.doctor.probing import read_text
 from eagle3ops.runs.planning import human_bytes
 
 GIB = 1024**3

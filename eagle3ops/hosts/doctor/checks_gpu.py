@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.hosts.checks_tools import libraries
-from eagle3ops.hosts.finding import Finding, absent, bad, ok, warn
-from eagle3ops.hosts.probing import NoAnswer, find_program, first_line, read_text, run, version_key
+from eagle3ops.hosts.doctor.checks_tools import libraries
+from eagle3ops.hosts.doctor.finding import Finding, absent, bad, ok, warn
+from eagle3ops.hosts.doctor.probing import NoAnswer, find_program, first_line, read_text, run, version_key
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.leases import leases_folder
 from eagle3ops.runs.planning import human_bytes

@@ -7,8 +7,8 @@ from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts.logs import LineIndexes
-from eagle3ops.hosts.operations_base import Surroundings, operation
+from eagle3ops.hosts.agent.logs import LineIndexes
+from eagle3ops.hosts.agent.operation import Surroundings, operation
 
 
 def here(root: str | None) -> Surroundings:

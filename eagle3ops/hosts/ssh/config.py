@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from eagle3ops.errors import RequestError
 from eagle3ops.hosts.address import Address, parse_address
-from eagle3ops.hosts.known_hosts import lookup_name
+from eagle3ops.hosts.ssh.known_hosts import lookup_name
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import re
 
 import asyncssh
 
-from eagle3ops.hosts.bootstrap import clean
-from eagle3ops.hosts.ssh_config import Endpoint
+from eagle3ops.hosts.ssh.bootstrap import clean
+from eagle3ops.hosts.ssh.config import Endpoint
 
 READ_BYTES = 1 << 16
 MAX_BANNER = 1 << 20

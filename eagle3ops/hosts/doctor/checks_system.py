@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from eagle3ops.hosts.finding import Finding, absent, ok, warn
-from eagle3ops.hosts.probing import first_line, read_text
+from eagle3ops.hosts.doctor.finding import Finding, absent, ok, warn
+from eagle3ops.hosts.doctor.probing import first_line, read_text
 from eagle3ops.runs.planning import human_bytes, human_seconds
 
 GIB = 1024**3

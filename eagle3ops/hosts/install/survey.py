@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.hosts.bootstrap import MINIMUM, quote
+from eagle3ops.hosts.ssh.bootstrap import MINIMUM, quote
 from eagle3ops.runs.planning import human_bytes
 
 MARK = "eagle3ops-survey:"

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, get_args
 
 from eagle3ops import __version__
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts.logs import LineIndexes
+from eagle3ops.hosts.agent.logs import LineIndexes
 
 P = ParamSpec("P")
 T = TypeVar("T")

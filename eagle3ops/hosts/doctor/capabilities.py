@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from eagle3ops.hosts.finding import Finding, absent, by_name, ok
+from eagle3ops.hosts.doctor.finding import Finding, absent, by_name, ok
 
 Needs = Sequence[tuple[str, str]]
 """Names of findings, and what to call each when it is missing."""

@@ -8,10 +8,10 @@ from importlib import metadata
 from typing import Any
 
 from eagle3ops import __version__
-from eagle3ops.hosts import torch_probe
-from eagle3ops.hosts.checks_tools import libraries
-from eagle3ops.hosts.finding import Finding, absent, bad, ok, warn
-from eagle3ops.hosts.probing import first_line, run, version_key
+from eagle3ops.hosts.doctor import torch_probe
+from eagle3ops.hosts.doctor.checks_tools import libraries
+from eagle3ops.hosts.doctor.finding import Finding, absent, bad, ok, warn
+from eagle3ops.hosts.doctor.probing import first_line, run, version_key
 from eagle3ops.runs.planning import human_seconds
 from eagle3ops.telemetry.gpus import Inventory, inventory
 

@@ -21,14 +21,14 @@ import asyncssh
 
 from eagle3ops import __version__
 from eagle3ops.errors import Eagle3opsError, HostUnreachable, RequestError
-from eagle3ops.hosts import remote_install, wheel
 from eagle3ops.hosts.address import is_url
-from eagle3ops.hosts.bootstrap import COMMAND, ENVIRONMENT
-from eagle3ops.hosts.install_survey import Interpreter, Survey, choose, parse, script
-from eagle3ops.hosts.install_words import explain_failure, shown
+from eagle3ops.hosts.install import remote_install, wheel
+from eagle3ops.hosts.install.survey import Interpreter, Survey, choose, parse, script
+from eagle3ops.hosts.install.words import explain_failure, shown
 from eagle3ops.hosts.registry import Registry
-from eagle3ops.hosts.ssh import SshTransport
-from eagle3ops.hosts.ssh_channel import Connection
+from eagle3ops.hosts.ssh.bootstrap import COMMAND, ENVIRONMENT
+from eagle3ops.hosts.ssh.channel import Connection
+from eagle3ops.hosts.ssh.transport import SshTransport
 
 SURVEY_LIMIT_S = 60.0
 INSTALL_LIMIT_S = 3600.0
@@ -270,7 +270,7 @@ async def _build_there(connection: Connection, intent: Intent, tell: Tell) -> di
         "sites": list(intent.sites),
         "python": intent.python.path,
     }
-    program = resources.files("eagle3ops.hosts").joinpath("remote_install.py").read_text(encoding="utf-8")
+    program = resources.files("eagle3ops.hosts.install").joinpath("remote_install.py").read_text(encoding="utf-8")
     # -I: neither the working folder nor variables of the account decide what is imported.
     line = f"exec {shlex.quote(intent.python.path)} -I -c {shlex.quote(program)} {shlex.quote(json.dumps(order))}\n"
     process = await connection.ssh.create_process(COMMAND, encoding=None, request_pty=False)

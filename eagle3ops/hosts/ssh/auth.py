@@ -14,9 +14,9 @@ from typing import Any
 
 import asyncssh
 
-from eagle3ops.hosts.bootstrap import clean
 from eagle3ops.hosts.prompts import Prompts
-from eagle3ops.hosts.ssh_config import Endpoint
+from eagle3ops.hosts.ssh.bootstrap import clean
+from eagle3ops.hosts.ssh.config import Endpoint
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 TRIES = 3

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError, Refused, RequestError
-from eagle3ops.hosts.operations_base import Surroundings, operation
+from eagle3ops.hosts.agent.operation import Surroundings, operation
 
 MAX_CHUNK = 8 << 20
 """Bytes of one `file.read` or `file.write`."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eagle3ops.errors import HostUnreachable
-from eagle3ops.hosts.bootstrap import clean
-from eagle3ops.hosts.known_hosts import Finding, KnownHosts, describe, fingerprint
-from eagle3ops.hosts.ssh_config import Endpoint
+from eagle3ops.hosts.ssh.bootstrap import clean
+from eagle3ops.hosts.ssh.config import Endpoint
+from eagle3ops.hosts.ssh.known_hosts import Finding, KnownHosts, describe, fingerprint
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 if TYPE_CHECKING:

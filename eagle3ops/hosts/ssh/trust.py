@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from eagle3ops.hosts.known_hosts import append, describe, fingerprint, same_fingerprint
 from eagle3ops.hosts.prompts import Prompts
 from eagle3ops.hosts.registry import own_known_hosts
-from eagle3ops.hosts.ssh import SshTransport
-from eagle3ops.hosts.ssh_config import Endpoint
-from eagle3ops.hosts.ssh_errors import HostKeyChanged, HostKeyUnknown
+from eagle3ops.hosts.ssh.config import Endpoint
+from eagle3ops.hosts.ssh.errors import HostKeyChanged, HostKeyUnknown
+from eagle3ops.hosts.ssh.known_hosts import append, describe, fingerprint, same_fingerprint
+from eagle3ops.hosts.ssh.transport import SshTransport
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import os
 import re
 from pathlib import Path
 
-from eagle3ops.hosts.finding import Finding, absent, ok, warn
-from eagle3ops.hosts.probing import NoAnswer, find_program, first_line, read_text, run, version_in
+from eagle3ops.hosts.doctor.finding import Finding, absent, ok, warn
+from eagle3ops.hosts.doctor.probing import NoAnswer, find_program, first_line, read_text, run, version_in
 
 KERNELS = "needed only to build kernels"
 CAP_SYS_PTRACE = 19

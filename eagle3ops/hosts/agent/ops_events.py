@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts.operations_base import Batch, End, Raw, Surroundings, stream
-from eagle3ops.hosts.protocol import MAX_NESTING
+from eagle3ops.hosts.agent.operation import Batch, End, Raw, Surroundings, stream
+from eagle3ops.hosts.agent.protocol import MAX_NESTING
 from eagle3ops.runs.events import parse_line
 
 BATCH_BYTES = 256 << 10

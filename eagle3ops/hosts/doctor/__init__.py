@@ -1,0 +1,1 @@
+"""What does a host have and lack, and what helps?"""
