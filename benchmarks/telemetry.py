@@ -83,6 +83,7 @@ async def measure(seconds: float, hz: float) -> dict[str, Any]:
         "samples": len(samples),
         "late": sum(sample["late"] for sample in samples),
         "gpus": len(samples[-1]["gpu"]),
+        "gpu_name": samples[-1]["gpu"][0]["name"] if samples[-1]["gpu"] else None,
         "processes_median": statistics.median(processes),
         "sample_cpu_ms_median": statistics.median(sample["cpu_ms"] for sample in samples),
         "sample_wall_ms_median": statistics.median(sample["cost_ms"] for sample in samples),
@@ -126,7 +127,7 @@ def main() -> int:
     }
     text = json.dumps(result, indent=2)
     sys.stdout.write(text + "\n")
-    target = HERE / "results" / ("telemetry-gpu.json" if args.real else "telemetry.json")
+    target = HERE / "results" / ("telemetry_gpu.json" if args.real else "telemetry.json")
     target.parent.mkdir(exist_ok=True)
     target.write_text(text + "\n")
     return 0 if figures["percent_of_one_core"] < TARGET_PERCENT else 1
