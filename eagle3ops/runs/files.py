@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,16 @@ def write_atomic(path: Path, text: str, *, sync: bool = True) -> None:
         raise
     if sync:
         sync_folder(path.parent)
+
+
+_PARTIAL = re.compile(r"\..+\.[0-9]+\.tmp")
+
+
+def remove_partials(folder: Path) -> None:
+    """Delete what `write_atomic` left below a folder where it was killed; only for who is alone in there."""
+    for path in folder.rglob(".*.tmp"):
+        if _PARTIAL.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, data: Any, *, sync: bool = True) -> None:

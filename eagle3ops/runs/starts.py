@@ -1,8 +1,8 @@
 """Has this start happened already? Which run an order led to, and which starts of a run took effect.
 
-ROOT/runs/.starts/<digest of the key>.jsonl   key -> run, held with flock while an order is carried out
-RUN/intent.json                               written before a supervisor is spawned: token, who asked, when
-RUN/started.jsonl                             written by the supervisor itself, once it alone looks after the run
+ROOT/starts/<digest of the key>.jsonl   key -> run, held with flock while an order is carried out
+RUN/intent.json                         written before a supervisor is spawned: token, who asked, when
+RUN/started.jsonl                       written by the supervisor itself, once it alone looks after the run
 
 A start is spawned as often as somebody asks and takes effect once: the supervisor leaves when its token is in
 `started.jsonl` already. So whoever asks may die at any point and ask again.
@@ -44,7 +44,7 @@ def digest(key: str) -> str:
 
 def starts_folder(root: Path) -> Path:
     """Where the keys of a root are remembered."""
-    return runs_folder(root) / ".starts"
+    return root / "starts"
 
 
 class KeyRecord:
@@ -200,11 +200,14 @@ def launch(run: RunDirectory, token: str) -> subprocess.Popen[bytes] | None:
 
     Raises:
         OSError: it cannot be started.
+        Refused: the run is going on by another start.
     """
     with locked(run.path / "start.lock", f"the start of {run.run_id}"):
         intent = read_json(run.path / "intent.json") or {}
         if started(run, token) is not None or (intent.get("token") == token and is_alive(intent.get("process"))):
             return None
+        if run.alive():
+            raise Refused(f"{run.run_id} is running", remedy=run.command("follow"))
         me = identify(os.getpid())
         intent = {
             "token": token,

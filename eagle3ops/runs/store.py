@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.runs.context import Findings
-from eagle3ops.runs.files import read_json, sync_file, write_json
+from eagle3ops.runs.files import read_json, remove_partials, sync_file, write_json
 from eagle3ops.runs.job import Job
 from eagle3ops.runs.redact import redact_data
 
@@ -90,6 +90,7 @@ class Store:
                     except BlockingIOError:
                         continue
             out.mkdir(parents=True, exist_ok=True)
+            remove_partials(out)
             yield
 
     def finish(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ def test_what_a_killed_starter_left_is_finished_or_swept(here: Toy) -> None:
         assert record is not None
         record.add(run_id="20200101-000000-toy-0000", order=asked.fingerprint())
     half = runs_folder(here.root) / f".20200101-000000-toy-0000-{digest('k')[:16]}.new"
-    half.mkdir()
+    half.mkdir(parents=True)
     (half / "spec.yaml").write_text("half a")
     run = ended(place(asked))
     assert run.run_id == "20200101-000000-toy-0000"
@@ -159,6 +160,16 @@ def test_resuming_twice_with_one_token_is_resuming_once(here: Toy) -> None:
     assert len(started_lines(run)) == 2
     ended(resume(run, token="u"))
     assert len(started_lines(run)) == 3
+
+
+def test_of_two_who_resume_at_once_one_does(here: Toy) -> None:
+    run = ended(place(order(here, "k", job="make")))
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(resume, run, token=str(number)) for number in range(4)]
+    refused = [future.exception() for future in asked if future.exception() is not None]
+    assert [type(error) for error in refused] == [Refused] * 3
+    ended(next(future.result() for future in asked if future.exception() is None))
+    assert len(started_lines(run)) == 2
 
 
 def test_a_run_that_goes_on_is_not_resumed_but_can_be_cancelled(here: Toy) -> None:

@@ -149,3 +149,16 @@ def test_an_output_is_not_trusted_once_its_input_came_out_differently(tmp_path: 
     make("use", "b" * 64, "built", {"make": first})
     make("make", "a" * 64, "other bytes", {}, identity="same")
     assert store.look_up(use, "b" * 64).done is not None
+
+
+def test_what_a_kill_left_half_written_does_not_become_part_of_the_output(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    out = store.out("make", "k" * 64)
+    (out / "sub").mkdir(parents=True)
+    for name in (".done.json.123.tmp", "sub/.index.json.7.tmp"):
+        (out / name).write_text("half")
+    for name in ("part.tmp", ".hidden", ".tmp"):
+        (out / name).write_text("the job's own")
+    with store.working(out, pytest.fail):
+        done = store.finish(out, "make", "k" * 64, Findings(), 1.0, {})
+    assert [entry["path"] for entry in done["files"]] == [".hidden", ".tmp", "part.tmp"]

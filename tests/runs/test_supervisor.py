@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from toy_world import Toy, prepare
 
+from eagle3ops.errors import Refused
 from eagle3ops.runs.family import left_behind
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.processes import identify, is_alive
-from eagle3ops.runs.starts import launch
+from eagle3ops.runs.starts import launch, spawn
 from eagle3ops.runs.store import Store
 
 SLOW_PARTS = ("--set", "stages.make.part_s=0.15", "--set", "stages.make.parts=4")
@@ -105,8 +106,9 @@ def test_runs_cancel_ends_a_detached_run(toy: Toy) -> None:
 def test_a_run_is_looked_after_once(toy: Toy) -> None:
     assert toy.job("--detach", "--set", "stages.use.mode=child").returncode == 0
     toy.until("runs/*/child.pid")
-    second = launch(toy.last(), "another")
-    assert second is not None
+    with pytest.raises(Refused, match="is running"):
+        launch(toy.last(), "another")
+    second = spawn(toy.last(), "another")
     assert second.wait(20) == 0
     assert "looks after this run already" in (toy.last().logs / "supervisor.log").read_text()
     assert toy.call("runs", "resume", "last").returncode == 6
