@@ -66,7 +66,7 @@ def _look_here(root: str | None) -> list[Finding]:
 async def _ask(name: str, root: str | None) -> list[Finding]:
     from eagle3ops.host_commands import TerminalPrompts
     from eagle3ops.hosts.client import AgentClient
-    from eagle3ops.hosts.registry import transport_for
+    from eagle3ops.hosts.reach import transport_for
 
     client = await AgentClient.connect(transport_for(name, TerminalPrompts()))
     try:

@@ -75,7 +75,17 @@ def run_job(asked: Asked) -> int:
     if host != "local":
         from eagle3ops import remote
 
-        return remote.run_job(host, pipeline, source, asked, key)
+        return remote.run_job(
+            host,
+            asked.root,
+            pipeline,
+            job=asked.job,
+            source=source,
+            key=key,
+            forced=asked.yes,
+            json=asked.json,
+            detach=asked.detach,
+        )
     root = locations.root(asked.root)
     locations.require_writable(root)
     started = place(

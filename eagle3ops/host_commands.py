@@ -214,7 +214,7 @@ async def _test(name: str, prompts: Prompts, *, json: bool, say: Callable[[str],
 async def _examine(name: str, prompts: Prompts, steps: _Steps) -> int:
     """Key, login, agent, version, round trip, clock: one step after the other, until one fails."""
     from eagle3ops.hosts.client import AgentClient
-    from eagle3ops.hosts.registry import transport_for
+    from eagle3ops.hosts.reach import transport_for
 
     transport = transport_for(name, prompts)
     if name != LOCAL:

@@ -14,7 +14,6 @@ from eagle3ops.narration import plain
 from eagle3ops.story import Ending, Story, narrator, say
 
 if TYPE_CHECKING:
-    from eagle3ops.headless import Asked
     from eagle3ops.hosts.link import Link, LinkState
     from eagle3ops.spec.models import Pipeline
 
@@ -57,7 +56,7 @@ def on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]
 async def _on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]) -> int:
     from eagle3ops.host_commands import TerminalPrompts
     from eagle3ops.hosts.link import Link
-    from eagle3ops.hosts.registry import transport_for
+    from eagle3ops.hosts.reach import transport_for
 
     async with Link(transport_for(host, TerminalPrompts()), on_state=_Notices(host)) as link:
         await link.open()
@@ -76,7 +75,18 @@ def ask(host: str, root: str | None, op: str, **arguments: Any) -> dict[str, Any
     return answer
 
 
-def run_job(host: str, pipeline: "Pipeline", source: str, asked: "Asked", key: str) -> int:
+def run_job(
+    host: str,
+    root: str | None,
+    pipeline: "Pipeline",
+    *,
+    job: str,
+    source: str,
+    key: str,
+    forced: bool,
+    json: bool,
+    detach: bool,
+) -> int:
     """`eagle3ops --job NAME --host HOST`."""
     from eagle3ops.hosts.uploads import with_files_there
     from eagle3ops.spec.load import dump_pipeline
@@ -84,11 +94,11 @@ def run_job(host: str, pipeline: "Pipeline", source: str, asked: "Asked", key: s
     async def work(there: There) -> int:
         ready = await with_files_there(there, pipeline, say)
         started = await there.call(
-            "runs.place", job=asked.job, spec_text=dump_pipeline(ready), source=source, forced=asked.yes, key=key
+            "runs.place", job=job, spec_text=dump_pipeline(ready), source=source, forced=forced, key=key
         )
-        return await _attend(there, started, json=asked.json, detach=asked.detach)
+        return await _attend(there, started, json=json, detach=detach)
 
-    return on_host(host, asked.root, work)
+    return on_host(host, root, work)
 
 
 def resume(host: str, root: str | None, run: str, *, json: bool, detach: bool, yes: bool) -> int:

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from eagle3ops.hosts.link import Link, LinkState
-from eagle3ops.hosts.registry import transport_for
+from eagle3ops.hosts.reach import transport_for
 from eagle3ops.narration import plain
 from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.overview import Overview

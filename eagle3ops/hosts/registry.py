@@ -16,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.hosts.address import Address, is_url, parse_address
-from eagle3ops.hosts.prompts import Prompts
-from eagle3ops.hosts.transport import Transport
 from eagle3ops.runs.files import explain_os_error, write_atomic
 from eagle3ops.spec.load import spec_error
 from eagle3ops.spec.yamltree import Tree, dotted, read_tree
@@ -275,22 +273,6 @@ def _without(text: str, tree: Tree, name: str) -> str:
     while end - 1 > first.line and lines[end - 2].lstrip().startswith("#"):
         end -= 1  # a comment above the next entry belongs to that one
     return "".join([*lines[: first.line - 1], *lines[end - 1 :]])
-
-
-def transport_for(name: str, prompts: Prompts) -> Transport:
-    """How to reach `local`, a host of hosts.yaml, or `ssh://user@host:port`.
-
-    Raises:
-        RequestError: an unknown host (lists the known ones), or not an address.
-        SpecError: hosts.yaml is wrong.
-    """
-    if name == LOCAL:
-        from eagle3ops.hosts.local import LocalTransport
-
-        return LocalTransport()
-    from eagle3ops.hosts.ssh.transport import SshTransport
-
-    return SshTransport(find_host(name), prompts)
 
 
 def find_host(name: str) -> Host:

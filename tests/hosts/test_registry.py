@@ -12,7 +12,8 @@ from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.hosts.address import Address, parse_address
 from eagle3ops.hosts.local import LocalTransport
 from eagle3ops.hosts.prompts import NoPrompts
-from eagle3ops.hosts.registry import Host, Registry, check_name, transport_for
+from eagle3ops.hosts.reach import transport_for
+from eagle3ops.hosts.registry import Host, Registry, check_name
 from eagle3ops.hosts.ssh.transport import SshTransport
 
 TEXT = """\

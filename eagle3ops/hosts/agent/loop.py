@@ -362,9 +362,3 @@ def _write_all(fd: int, data: bytes) -> None:
             left = left[os.write(fd, left) :]
         except BlockingIOError:
             select.select([], [fd], [])
-
-
-if __name__ == "__main__":
-    from eagle3ops.hosts.agent import loop as agent
-
-    sys.exit(agent.main(*sys.argv[1:2]))
