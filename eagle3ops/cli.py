@@ -211,33 +211,33 @@ def _dispatch(args: Namespace) -> int:
         return _command(args, root, host, overrides, json=json)
     if args.job is None:
         return _console(args, root, host)
-    from eagle3ops.headless import Asked, run_job
+    from eagle3ops.commands.jobs import Asked, run_job
 
     return run_job(Asked(args.job, args.spec, args.early_set, host, root, json, args.detach, args.yes, args.key))
 
 
 def _command(args: Namespace, root: str | None, host: str | None, overrides: Sequence[str], *, json: bool) -> int:
     if args.command == "runs":
-        from eagle3ops import run_commands
+        from eagle3ops.commands import runs
 
-        return run_commands.runs(args, root, host, json=json)
+        return runs.runs(args, root, host, json=json)
     if args.command in ("plan", "spec"):
-        from eagle3ops import run_commands
+        from eagle3ops.commands import runs
 
-        return run_commands.plan_or_spec(args, root, host, overrides, json=json)
+        return runs.plan_or_spec(args, root, host, overrides, json=json)
     if args.command == "hosts":
-        from eagle3ops import host_commands
+        from eagle3ops.commands import hosts
 
-        return host_commands.hosts(args, json=json)
+        return hosts.hosts(args, json=json)
     if args.command == "doctor":
-        from eagle3ops import doctor_command
+        from eagle3ops.commands import doctor
 
         args.doctor_host = host
-        return doctor_command.doctor(args, root, json=json)
+        return doctor.doctor(args, root, json=json)
     if args.command == "telemetry":
-        from eagle3ops import telemetry_commands
+        from eagle3ops.commands import telemetry
 
-        return telemetry_commands.telemetry(args, json=json)
+        return telemetry.telemetry(args, json=json)
     from eagle3ops.hosts.agent import loop as agent
 
     return agent.main(root)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TextIO
 
 from eagle3ops.runs.events import Event
-from eagle3ops.runs.planning import human_seconds
+from eagle3ops.words import human_seconds, plain
 
 
 class Narrator(Protocol):
@@ -17,15 +17,6 @@ class Narrator(Protocol):
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-
-
-def plain(text: object) -> str:
-    """Text from a log or an engine without control characters: it must not steer the terminal."""
-    return "".join(" " if character in "\t\n" else character for character in str(text) if _harmless(character))
-
-
-def _harmless(character: str) -> bool:
-    return character in "\t\n" or (character.isprintable() and not 0x80 <= ord(character) <= 0x9F)
 
 
 def line(event: Event) -> str | None:

@@ -24,7 +24,7 @@ from eagle3ops.eagle3.space import used_bytes
 from eagle3ops.errors import Eagle3opsError, ExitCode
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import read_json
-from eagle3ops.runs.planning import human_bytes
+from eagle3ops.words import human_bytes
 
 if TYPE_CHECKING:
     from eagle3ops.eagle3.turns import Turn

@@ -15,10 +15,10 @@ from eagle3ops.jobs.multiplex import QUOTA_FILE, measure, outlook
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
-from eagle3ops.runs.planning import human_bytes
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
 from eagle3ops.spec.sizes import Size
 from eagle3ops.targets import read_target_info
+from eagle3ops.words import human_bytes
 
 if TYPE_CHECKING:
     from eagle3ops.eagle3.layers import AuxLayers

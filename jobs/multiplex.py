@@ -14,7 +14,7 @@ from eagle3ops.eagle3.space import FOLDER_BYTES, SHARD_BYTES, bytes_per_token, r
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.job import PlanContext
-from eagle3ops.runs.planning import human_bytes
+from eagle3ops.words import human_bytes
 
 if TYPE_CHECKING:
     from eagle3ops.eagle3.train_config import TrainConfig

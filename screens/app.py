@@ -10,9 +10,9 @@ from textual.screen import Screen
 
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.reach import transport_for
-from eagle3ops.narration import plain
 from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.overview import Overview
+from eagle3ops.words import plain
 
 
 class ConsoleApp(App[int]):

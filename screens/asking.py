@@ -9,8 +9,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from eagle3ops.narration import plain
 from eagle3ops.screens.confirm import Confirm
+from eagle3ops.words import plain
 
 
 class Secret(ModalScreen[str | None]):

@@ -18,10 +18,9 @@ from textual.widgets.option_list import Option
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
-from eagle3ops.narration import plain
-from eagle3ops.runs.planning import human_seconds
 from eagle3ops.screens.confirm import Confirm
 from eagle3ops.screens.watching import NEWEST, QUIET_S, RunDetail, RunRow, RunWatch, StageRow, age, run_rows
+from eagle3ops.words import human_seconds, plain
 
 REFRESH_S = 1.0
 _MARKS = {

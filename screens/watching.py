@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3ops.narration import line, plain
+from eagle3ops.narration import line
 from eagle3ops.runs.events import Event
+from eagle3ops.words import plain
 
 NEWEST = 200
 """Runs listed at most; older ones are reached with `eagle3ops runs list`."""

@@ -8,9 +8,10 @@ from eagle3ops.runs import leases
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.family import family
 from eagle3ops.runs.job import Job
-from eagle3ops.runs.planning import human_bytes, wanted_gpus
+from eagle3ops.runs.planning import wanted_gpus
 from eagle3ops.spec.models import Pipeline
 from eagle3ops.telemetry.gpus import gpu_memory_used
+from eagle3ops.words import human_bytes
 
 RETURN_WAIT_S = 50.0
 RETURN_TOLERANCE = 512 << 20

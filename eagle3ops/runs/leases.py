@@ -221,7 +221,7 @@ def _take(count: int, run: RunDirectory, gpus: Sequence[GpuFacts], own: set[int]
 
 
 def _describe(process: Any) -> str:
-    from eagle3ops.runs.planning import human_bytes
+    from eagle3ops.words import human_bytes
 
     memory = "" if process.memory_bytes is None else f" with {human_bytes(process.memory_bytes)}"
     return f"{process}{memory}"

@@ -14,6 +14,7 @@ from eagle3ops.runs.job import Forecast, Plan, PlanContext, Registry
 from eagle3ops.runs.keys import stage_keys
 from eagle3ops.runs.store import Store
 from eagle3ops.spec.models import Pipeline
+from eagle3ops.words import human_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,27 +177,6 @@ def available_memory() -> int:
         used = int((group / "memory.current").read_text())
         available = min(available, max(0, limit - used))
     return available
-
-
-def human_bytes(count: float) -> str:
-    """`1.4 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(count) < 1024 or unit == "PiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError("unreachable")
-
-
-def human_seconds(seconds: float) -> str:
-    """`1 h 05 min`, `3 min 20 s`, `12 s`, `0.4 s`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def total(forecasts: Sequence[Forecast]) -> Forecast:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sshd_world import SshWorld, python
 
 from eagle3ops.cli import main
-from eagle3ops.doctor_command import ASCII_MARKS, doctor, read_findings, told
+from eagle3ops.commands.doctor import ASCII_MARKS, doctor, read_findings, told
 from eagle3ops.errors import ExitCode, HostUnreachable
 from eagle3ops.hosts.address import parse_address
 from eagle3ops.hosts.doctor import checks_disk, checks_gpu, checks_python, checks_system, checks_tools

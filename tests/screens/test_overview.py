@@ -291,6 +291,6 @@ def test_ages() -> None:
 
 
 def test_headless_mode_never_imports_the_screens() -> None:
-    program = "import sys, eagle3ops.cli, eagle3ops.headless; print('textual' in sys.modules)"
+    program = "import sys, eagle3ops.cli, eagle3ops.commands.jobs; print('textual' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

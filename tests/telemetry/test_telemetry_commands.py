@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_driver import FakeDriver
 
-from eagle3ops import telemetry_commands
+from eagle3ops.commands import telemetry as telemetry_commands
 from eagle3ops.errors import RequestError
 from eagle3ops.telemetry import processes
 from eagle3ops.telemetry.processes import RUN_MARK
@@ -103,7 +103,7 @@ def test_playing_says_what_could_not_be_read(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_recording_is_ended_by_ctrl_c(runtime: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    code = "import sys; from argparse import Namespace as N; from eagle3ops.telemetry_commands import telemetry;"
+    code = "import sys; from argparse import Namespace as N; from eagle3ops.commands.telemetry import telemetry;"
     code += (
         "sys.exit(telemetry(N(telemetry_command='record', file=sys.argv[1], hz=10.0, seconds=None, pid=[]), json=0))"
     )

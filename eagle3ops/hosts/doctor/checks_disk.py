@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eagle3ops.hosts.doctor.finding import Finding, bad, ok, warn
 from eagle3ops.hosts.doctor.probing import read_text
-from eagle3ops.runs.planning import human_bytes
+from eagle3ops.words import human_bytes
 
 GIB = 1024**3
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs")

@@ -13,10 +13,10 @@ from eagle3ops.hosts.doctor.finding import Finding, absent, bad, ok, warn
 from eagle3ops.hosts.doctor.probing import NoAnswer, find_program, first_line, read_text, run, version_key
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.leases import leases_folder
-from eagle3ops.runs.planning import human_bytes
 from eagle3ops.runs.processes import is_alive
 from eagle3ops.telemetry.gpus import GpuFacts, Inventory, inventory
 from eagle3ops.telemetry.nvml import Absent, GpuLost, Nvml, SessionGone
+from eagle3ops.words import human_bytes
 
 OLDEST_DRIVER = 525
 """The first branch for CUDA 12; torch's present builds need it or a newer one."""

@@ -12,8 +12,8 @@ from eagle3ops.hosts.doctor import torch_probe
 from eagle3ops.hosts.doctor.checks_tools import libraries
 from eagle3ops.hosts.doctor.finding import Finding, absent, bad, ok, warn
 from eagle3ops.hosts.doctor.probing import first_line, run, version_key
-from eagle3ops.runs.planning import human_seconds
 from eagle3ops.telemetry.gpus import Inventory, inventory
+from eagle3ops.words import human_seconds
 
 TORCH_LIMIT_S = 90.0
 TRAIN = "for jobs on this host: eagle3ops hosts install NAME --extra train (here: pip install 'eagle3ops[train]')"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from eagle3ops.hosts.doctor.finding import Finding, absent, ok, warn
 from eagle3ops.hosts.doctor.probing import first_line, read_text
-from eagle3ops.runs.planning import human_bytes, human_seconds
+from eagle3ops.words import human_bytes, human_seconds
 
 GIB = 1024**3
 MIB = 1024**2

@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.ssh.bootstrap import MINIMUM, quote
-from eagle3ops.runs.planning import human_bytes
+from eagle3ops.words import human_bytes
 
 MARK = "eagle3ops-survey:"
 LEAST_ROOM = 400 * 1024**2

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from eagle3ops import locations
+from eagle3ops.commands.story import Ending, Story, narrator, say
 from eagle3ops.errors import ExitCode, RequestError
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import Registry, load_registry
@@ -20,7 +21,6 @@ from eagle3ops.runs.orders import Order, Started, cancel, place, resume
 from eagle3ops.runs.planning import free_bytes
 from eagle3ops.spec.load import dump_pipeline, load_pipeline, parse_pipeline, require_known_names
 from eagle3ops.spec.models import Pipeline
-from eagle3ops.story import Ending, Story, narrator, say
 
 POLL_S = 0.1
 DEFAULT_PIPELINE = "demo"
@@ -73,7 +73,7 @@ def run_job(asked: Asked) -> int:
     pipeline, source = read_pipeline(asked.spec, registry, asked.overrides)
     host, key = asked.host or pipeline.host, asked.key or uuid4().hex
     if host != "local":
-        from eagle3ops import remote
+        from eagle3ops.commands import remote
 
         return remote.run_job(
             host,

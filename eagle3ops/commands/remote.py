@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from eagle3ops.commands.story import Ending, Story, narrator, say
 from eagle3ops.errors import ExitCode
-from eagle3ops.narration import plain
-from eagle3ops.story import Ending, Story, narrator, say
+from eagle3ops.words import plain
 
 if TYPE_CHECKING:
     from eagle3ops.hosts.link import Link, LinkState
@@ -54,7 +54,7 @@ def on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]
 
 
 async def _on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]) -> int:
-    from eagle3ops.host_commands import TerminalPrompts
+    from eagle3ops.commands.hosts import TerminalPrompts
     from eagle3ops.hosts.link import Link
     from eagle3ops.hosts.reach import transport_for
 

@@ -15,7 +15,7 @@ from eagle3ops.errors import Eagle3opsError, ExitCode, HostUnreachable, RequestE
 from eagle3ops.hosts.address import parse_address
 from eagle3ops.hosts.prompts import Prompts
 from eagle3ops.hosts.registry import LOCAL, Host, Registry, check_name, check_remote_path, find_host, own_known_hosts
-from eagle3ops.narration import plain
+from eagle3ops.words import plain
 
 CLOCK_WARN_S = 2.0
 PINGS = 5

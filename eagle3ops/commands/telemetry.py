@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import ExitCode, RequestError
-from eagle3ops.narration import plain
 from eagle3ops.telemetry.recording import Player, Recorder
 from eagle3ops.telemetry.sampler import Sampler
 from eagle3ops.telemetry.sampler_process import FAST_HZ, watched_paths
 from eagle3ops.telemetry.shared import watch
+from eagle3ops.words import plain
 
 Samples = AsyncGenerator[dict[str, Any], None]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3ops import locations
+from eagle3ops.commands.jobs import follow, read_pipeline, take_up_again
 from eagle3ops.errors import ExitCode, Refused, RequestError
-from eagle3ops.headless import follow, read_pipeline, take_up_again
-from eagle3ops.narration import plain
 from eagle3ops.runs.directory import RunDirectory, find_run, runs_folder
 from eagle3ops.runs.job import Forecast, load_registry
-from eagle3ops.runs.planning import human_bytes, human_seconds, total
+from eagle3ops.runs.planning import total
 from eagle3ops.spec.load import dump_pipeline, json_schema, require_known_names
+from eagle3ops.words import human_bytes, human_seconds, plain
 
 LOCAL = "local"
 CANCEL_WAIT_S = 20.0
@@ -46,7 +46,7 @@ class Desk:
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         """The answer to one op of the agent's table; asked in this process where the host is this one."""
         if self.host != LOCAL:
-            from eagle3ops import remote
+            from eagle3ops.commands import remote
 
             return remote.ask(self.host, self.root, op, **arguments)
         from eagle3ops.hosts.agent.ops_runs import OPERATIONS, here
@@ -58,7 +58,7 @@ class Desk:
         """The command line that does `verb` to a run."""
         if self.host == LOCAL:
             return RunDirectory(runs_folder(locations.root(self.root)) / run_id).command(verb)
-        from eagle3ops.remote import command
+        from eagle3ops.commands.remote import command
 
         return command(verb, run_id, self.host, self.root)
 
@@ -140,7 +140,7 @@ def runs(args: Namespace, root: str | None, host: str | None, *, json: bool) -> 
     if command == "cancel":
         return _cancel(desk, args.run)
     if desk.host != LOCAL:
-        from eagle3ops import remote
+        from eagle3ops.commands import remote
 
         if command == "follow":
             return remote.follow(desk.host, root, args.run, json=json)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3ops.errors import ExitCode
-from eagle3ops.narration import Bars, Json, Lines, Narrator, plain
+from eagle3ops.narration import Bars, Json, Lines, Narrator
 from eagle3ops.runs.events import Event
+from eagle3ops.words import plain
 
 
 @dataclass(frozen=True, slots=True)

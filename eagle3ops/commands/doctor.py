@@ -13,7 +13,7 @@ from typing import Any
 from eagle3ops import locations
 from eagle3ops.errors import ExitCode, HostUnreachable
 from eagle3ops.hosts.doctor.finding import Finding, Status, from_json
-from eagle3ops.narration import plain
+from eagle3ops.words import plain
 
 GROUPS = {
     "system": "System",
@@ -64,7 +64,7 @@ def _look_here(root: str | None) -> list[Finding]:
 
 
 async def _ask(name: str, root: str | None) -> list[Finding]:
-    from eagle3ops.host_commands import TerminalPrompts
+    from eagle3ops.commands.hosts import TerminalPrompts
     from eagle3ops.hosts.client import AgentClient
     from eagle3ops.hosts.reach import transport_for
 

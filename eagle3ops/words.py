@@ -1,0 +1,31 @@
+"""How is a size, a time or a text from outside put before a person?"""
+
+
+def plain(text: object) -> str:
+    """Text from a log or an engine without control characters: it must not steer the terminal."""
+    return "".join(" " if character in "\t\n" else character for character in str(text) if _harmless(character))
+
+
+def _harmless(character: str) -> bool:
+    return character in "\t\n" or (character.isprintable() and not 0x80 <= ord(character) <= 0x9F)
+
+
+def human_bytes(count: float) -> str:
+    """`1.4 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(count) < 1024 or unit == "PiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def human_seconds(seconds: float) -> str:
+    """`1 h 05 min`, `3 min 20 s`, `12 s`, `0.4 s`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
