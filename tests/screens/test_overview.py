@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from textual.app import App
-from textual.pilot import Pilot
+from screen_text import shown, until
 from textual.widgets import OptionList
 
 from eagle3ops.hosts.agent import ops_runs
@@ -69,30 +68,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def until(pilot: "Pilot[int]", *words: str) -> str:
-    """Wait until all the words are on the screen; returns its text."""
-    text = ""
-    for _ in range(600):
-        await pilot.pause(0.05)
-        text = shown(pilot.app)
-        if all(word in text for word in words):
-            return text
-    raise AssertionError(f"{[word for word in words if word not in text]} did not appear in:\n{text}")
-
-
 def summaries(root: Path) -> list[dict[str, Any]]:
     """The runs below a root, as an agent answers."""
     found: list[dict[str, Any]] = ops_runs.list_runs(ops_runs.here(str(root)))["runs"]
     return found
-
-
-def shown(app: App[int]) -> str:
-    """The text of the screen, line by line."""
-    width, height = app.size
-    lines = app.screen._compositor.render_strips()
-    assert len(lines) == height
-    assert width
-    return "\n".join(line.text for line in lines)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
