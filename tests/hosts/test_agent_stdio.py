@@ -84,7 +84,7 @@ def test_what_was_asked_for_is_answered_before_it_leaves(agents: AgentWorld) -> 
 
 def test_a_request_without_a_line_end_is_taken_at_the_end(agents: AgentWorld) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "eagle3ops.hosts.agent.loop", str(agents.root)],
+        [sys.executable, "-m", "eagle3ops", "agent", "--root", str(agents.root)],
         input=b'{"id":1,"op":"ping"}',
         capture_output=True,
         env=agents.environment,
