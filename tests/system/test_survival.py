@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import follower
 import pytest
@@ -47,8 +48,9 @@ class Line:
 
 @pytest.fixture
 def line(ssh_world: SshWorld) -> Iterator[Line]:
-    name = f"e3-{os.getpid()}"
-    near, far = (f"198.18.{os.getpid() % 250}.{number}" for number in (1, 2))
+    # The kernel takes a network down after its name is gone: the next one must not have the same.
+    name = f"e3-{uuid4().hex[:8]}"
+    near, far = (f"198.18.{int(name[-2:], 16)}.{number}" for number in (1, 2))
     try:
         ip("netns", "add", name)
     except (OSError, subprocess.CalledProcessError):
