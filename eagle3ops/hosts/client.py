@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -11,7 +12,7 @@ from eagle3ops import __version__
 from eagle3ops.errors import Eagle3opsError, HostUnreachable
 from eagle3ops.hosts.agent import protocol
 from eagle3ops.hosts.agent.protocol import PROTOCOL, Hello, LineSplitter, ProtocolError
-from eagle3ops.hosts.transport import Channel, ConnectionRefusedForGood, Transport
+from eagle3ops.hosts.transport import AgentDidNotStart, Channel, ConnectionRefusedForGood, Transport
 
 HELLO_WAIT_S = 30.0
 """How long an agent may take to speak; a host that is busy loads Python slowly."""
@@ -23,6 +24,10 @@ WINDOW = 16
 """Batches of a stream that may be under way to a consumer that does not take them."""
 
 _NO_AGENT = ("no module named", "not found", "no such file", "invalid choice: 'agent'", "not recognized")
+_CLEARLY_NO_AGENT = ("no module named eagle3ops", "no module named 'eagle3ops'", "invalid choice: 'agent'")
+
+LARGE = 64 << 10
+"""Bytes of requests under way behind which a ping may have to wait."""
 
 MORE = 5
 """Batches taken before the agent is allowed as many again."""
@@ -47,11 +52,14 @@ class AgentClient:
         self._splitter = splitter
         self._ids = itertools.count(1)
         self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._sizes: dict[int, int] = {}
+        """Bytes of every request whose answer is awaited."""
         self._streams: dict[int, Stream] = {}
         self._writing = asyncio.Lock()
         self._failure: Eagle3opsError | None = None
         self._asides: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
+        self._heard = time.monotonic()
 
     @classmethod
     async def connect(cls, transport: Transport) -> "AgentClient":
@@ -95,6 +103,7 @@ class AgentClient:
             return await answer
         finally:
             del self._calls[message_id]
+            self._sizes.pop(message_id, None)
             if answer.done() and not answer.cancelled():
                 # Also when writing failed first: an exception that nobody asks for would be reported as lost.
                 answer.exception()
@@ -106,6 +115,16 @@ class AgentClient:
         """
         self._require(op)
         return Stream(self, next(self._ids), op, args)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last bytes arrived."""
+        return time.monotonic() - self._heard
+
+    @property
+    def sending(self) -> bool:
+        """Something large is on its way to the agent, which takes it slowly or not at all."""
+        return self._writing.locked() or sum(self._sizes.values()) > LARGE
 
     async def close(self) -> None:
         """End the connection, and the agent with it; runs go on."""
@@ -134,6 +153,9 @@ class AgentClient:
         async with self._writing:
             if self._failure is not None:
                 raise self._failure
+            message_id = message.get("id")
+            if message_id in self._calls:
+                self._sizes[message_id] = len(line)
             try:
                 await self._channel.write(line)
             except OSError as error:
@@ -159,6 +181,7 @@ class AgentClient:
             for line in lines:
                 self._dispatch(line)
             while chunk := await self._channel.read():
+                self._heard = time.monotonic()
                 for line in self._splitter.feed(chunk):
                     self._dispatch(line)
             failure = self._lost("")
@@ -312,8 +335,10 @@ async def _await_hello(name: str, channel: Channel) -> tuple[Hello, str, LineSpl
         raise HostUnreachable(f"{name}: the connection ended before the agent spoke: {error}") from error
     said = "; ".join(part for part in (_words(printed + splitter.rest()), channel.last_words().strip()) if part)
     what = f"{name}: no agent has spoken" + (f": {said}" if said else "; the connection ended at once")
-    if any(words in said.lower() for words in _NO_AGENT):
+    if any(words in said.lower() for words in _CLEARLY_NO_AGENT):
         raise ConnectionRefusedForGood(what, remedy=_install(name))
+    if any(words in said.lower() for words in _NO_AGENT):
+        raise AgentDidNotStart(what, remedy=_install(name))
     raise HostUnreachable(what)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from eagle3ops.errors import Eagle3opsError, HostUnreachable
 from eagle3ops.hosts.agent.protocol import Hello
 from eagle3ops.hosts.client import AgentClient, ConnectionLost
-from eagle3ops.hosts.transport import ConnectionRefusedForGood, Transport
+from eagle3ops.hosts.transport import AgentDidNotStart, ConnectionRefusedForGood, Transport
 from eagle3ops.runs.events import Event
 
 CLOSE_S = 5.0
@@ -54,8 +54,13 @@ class Pace:
     """Between looks at the clocks."""
     jump: float = 10.0
     """A look that comes this much too late means that the machine slept."""
-    answer: float = 5.0
+    answer: float = 10.0
     """How long a ping may take before the connection counts as dead."""
+    quiet: float = 15.0
+    """When nothing has arrived for so long, the agent is asked whether it is alive: one that is stopped or hangs
+    behind a living server looks like one that has nothing to say."""
+    slow: float = 60.0
+    """How long a ping may take while something large is being sent, behind which it waits."""
 
     def delay(self, attempt: int, chance: random.Random) -> float:
         """Full jitter: many consoles that lost one host do not come back in step."""
@@ -281,8 +286,12 @@ class Link:
             try:
                 client = await AgentClient.connect(self.transport)
             except ConnectionRefusedForGood as error:
-                await self._become(LinkState("stopped", attempt, why=error.what, remedy=error.remedy), failure=error)
-                return
+                if not isinstance(error, AgentDidNotStart) or not self.connections:
+                    stopped = LinkState("stopped", attempt, why=error.what, remedy=error.remedy)
+                    await self._become(stopped, failure=error)
+                    return
+                # There was an agent before: that none starts now may pass.
+                why = error
             except HostUnreachable as error:
                 why = error
             else:
@@ -307,8 +316,9 @@ class Link:
     async def _watch(self, client: AgentClient) -> str:
         """Until the connection is gone; returns why.
 
-        A machine that slept finds its connections dead long before any keep-alive says so: when the clocks jumped, or
-        when a person asks, the agent has to answer a ping.
+        A machine that slept finds its connections dead long before any keep-alive says so, and no keep-alive of SSH
+        tells that the agent hangs: when the clocks jumped, when a person asks, and when nothing has arrived for long,
+        the agent has to answer a ping.
         """
         closed = asyncio.create_task(client.closed.wait())
         try:
@@ -320,18 +330,28 @@ class Link:
                 if closed.done() or self._client is not client:
                     return "the connection was lost"
                 late = max(self._wall() - before[0], self._monotonic() - before[1]) - self.pace.look
-                if not self._wake.is_set() and late < self.pace.jump:
+                if not self._wake.is_set() and late < self.pace.jump and client.silence < self.pace.quiet:
                     continue
                 self._wake.clear()
-                try:
-                    async with asyncio.timeout(self.pace.answer):
-                        await client.call("ping")
-                except TimeoutError:
-                    return f"the agent did not answer within {self.pace.answer:g} s"
-                except ConnectionLost:
-                    return "the connection was lost"
+                patience = self.pace.slow if client.sending else self.pace.answer
+                if not await self._alive(client, patience):
+                    if closed.done() or self._client is not client:
+                        return "the connection was lost"
+                    return f"the agent did not answer within {patience:g} s"
         finally:
             closed.cancel()
+
+    async def _alive(self, client: AgentClient, patience: float) -> bool:
+        """Whether the agent answers, or says anything else: a ping may have to wait its turn."""
+        asked = self._monotonic()
+        ping = asyncio.create_task(client.call("ping"))
+        try:
+            await asyncio.wait({ping}, timeout=patience)
+            if not ping.done():
+                return client.silence < self._monotonic() - asked
+            return ping.exception() is None
+        finally:
+            ping.cancel()
 
     def _drop(self, client: AgentClient) -> None:
         """Close a connection, aside: one that is dead takes its time, and nobody waits for that."""

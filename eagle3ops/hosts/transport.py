@@ -9,6 +9,11 @@ class ConnectionRefusedForGood(HostUnreachable):
     """Trying again cannot help: a host key that is unknown or changed, no way to log in, no agent, another protocol."""
 
 
+class AgentDidNotStart(ConnectionRefusedForGood):
+    """The host was reached and no agent came up. For good where none ever did; where one did before, it may again:
+    the host may be booting, short of processes, or without a mount."""
+
+
 class Channel(Protocol):
     """A running agent's standard input and output."""
 

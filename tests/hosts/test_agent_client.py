@@ -10,7 +10,7 @@ from eagle3ops.errors import HostUnreachable, RequestError
 from eagle3ops.hosts import client as client_module
 from eagle3ops.hosts.client import AgentClient, ConnectionLost
 from eagle3ops.hosts.local import LocalTransport
-from eagle3ops.hosts.transport import ConnectionRefusedForGood
+from eagle3ops.hosts.transport import AgentDidNotStart, ConnectionRefusedForGood
 
 SAY = "import sys, time, json\nsay = lambda text: (sys.stdout.write(text), sys.stdout.flush())\n"
 ECHO = """
@@ -53,7 +53,7 @@ async def test_an_op_that_the_other_version_lacks_is_refused_before_it_is_asked(
 @pytest.mark.parametrize(
     ("program", "kind", "words"),
     [
-        ("import no_such_module_at_all", ConnectionRefusedForGood, "No module named"),
+        ("import no_such_module_at_all", AgentDidNotStart, "No module named"),
         (SAY + "say('This account is closed.\\n'); sys.exit(1)", HostUnreachable, "This account is closed"),
         (SAY + "sys.exit(3)", HostUnreachable, "exit code 3"),
         ("import os; os.kill(os.getpid(), 9)", HostUnreachable, "signal 9"),
