@@ -34,6 +34,8 @@ class Absent:
 
     what: str
     remedy: str
+    sure: bool = False
+    """It is known that eagle3ops is not there; other reasons may pass by themselves."""
 
 
 def quote(text: str) -> str:
@@ -95,13 +97,14 @@ def parse_failure(line: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def explain_failure(found: str, host: str, python: str | None) -> Absent:
+def explain_failure(found: str, host: str, python: str | None, way: str | None = None) -> Absent:
     """Put what the script found into words.
 
     Args:
         found: `PATH VERSION CODE;` for every interpreter that was tried.
         host: what a person calls the host.
         python: the interpreter that hosts.yaml names, or None.
+        way: the command that logs in there, as `by_hand` gives it.
     """
     tried: dict[str, tuple[str, str]] = {}
     for item in found.split(";"):
@@ -121,16 +124,27 @@ def explain_failure(found: str, host: str, python: str | None) -> Absent:
     without = [path for path, (_, code) in tried.items() if code == "11"]
     if without:
         path = without[0]
-        return Absent(f"{host}: {path} ({tried[path][0]}) is there, eagle3ops is not", install)
+        # Without a name for it, and without our own environment, another Python may have stood in for one on a
+        # file system that is not mounted now.
+        sure = python is not None or any(path.endswith(f"/{ENVIRONMENT}/bin/python") for path in without)
+        return Absent(f"{host}: {path} ({tried[path][0]}) is there, eagle3ops is not", install, sure)
     shown = ", ".join(f"{path} ({version})" for path, (version, _) in tried.items())
     if all(code == "10" for _, code in tried.values()):
         return Absent(f"{host}: Python {wanted} or later is needed; found {shown}", f"install it there, then {install}")
-    return Absent(f"{host}: no Python works there; tried {shown}", f"look at it: ssh {host} {next(iter(tried))} -V")
+    look = f"look at it: {way or f'ssh {host}'} {next(iter(tried))} -V"
+    return Absent(f"{host}: no Python works there; tried {shown}", look)
 
 
-def explain_exit(host: str, status: int | None, signal: str | None, words: str) -> Absent:
-    """Why a login shell ended, or a `sh` did, before there was an agent."""
+def explain_exit(host: str, status: int | None, signal: str | None, words: str, way: str | None = None) -> Absent:
+    """Why a login shell ended, or a `sh` or the agent did, before the agent said hello; `way` as in
+    `explain_failure`."""
     said = f": {clean(words[-300:])}" if words.strip() else ""
+    module = re.search(r"No module named '?([\w.]+)", words) or re.search(r"cannot import name '?([\w.]+)", words)
+    if module is not None:
+        return Absent(
+            f"{host}: eagle3ops is there and cannot be started: {module[0]}",
+            f"install it anew, with all that it needs: eagle3ops hosts install {host}",
+        )
     if re.search(r"not (currently )?available|nologin|account is (locked|disabled)", words, re.IGNORECASE):
         return Absent(
             f"{host}: this account may not log in{said}", "use another user, or give this one a shell: chsh -s /bin/sh"
@@ -144,8 +158,15 @@ def explain_exit(host: str, status: int | None, signal: str | None, words: str) 
     how = f"with exit code {status}" if status is not None else "without a word"
     return Absent(
         f"{host}: its login shell ended {how} before an agent could start{said}",
-        f"log in by hand and look: ssh {host} sh -c true; start-up files must not exit or read standard input",
+        f"log in by hand and look: {way or f'ssh {host}'} sh -c true; start-up files must not exit or read "
+        "standard input",
     )
+
+
+def by_hand(host: str, user: str | None, port: int | None) -> str:
+    """The command with which a person logs in to a host; what is None stands in the SSH configuration."""
+    target = f"{user}@{host}" if user else host
+    return " ".join(["ssh", *([] if port is None else ["-p", str(port)]), shlex.quote(target)])
 
 
 def clean(text: str) -> str:

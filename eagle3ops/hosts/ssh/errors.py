@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eagle3ops.errors import HostUnreachable
-from eagle3ops.hosts.ssh.bootstrap import clean
+from eagle3ops.hosts.ssh.bootstrap import by_hand, clean
 from eagle3ops.hosts.ssh.config import Endpoint
 from eagle3ops.hosts.ssh.known_hosts import Finding, KnownHosts, describe, fingerprint
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
@@ -148,7 +148,7 @@ def explain(error: BaseException, name: str, endpoint: Endpoint, *, via: Endpoin
     if isinstance(error, ConnectionError):
         return HostUnreachable(f"{where}: the connection was cut ({clean(str(error))})", remedy="try again")
     return HostUnreachable(
-        f"{where}: {clean(str(error)) or type(error).__name__}", remedy=f"try by hand: ssh {endpoint.asked}"
+        f"{where}: {clean(str(error)) or type(error).__name__}", remedy=f"try by hand: {log_in(endpoint)}"
     )
 
 
@@ -168,6 +168,11 @@ def login_refused(endpoint: Endpoint, tried: Sequence[str], skipped: Sequence[st
         f"{endpoint}: permission denied ({offered}{left})",
         remedy=f"put your public key there: ssh-copy-id {_target(endpoint)}; a key with a passphrase: ssh-add FILE",
     )
+
+
+def log_in(endpoint: Endpoint) -> str:
+    """The command with which a person logs in to a server; it reads the same configuration."""
+    return by_hand(endpoint.asked, endpoint.user, endpoint.port)
 
 
 def _target(endpoint: Endpoint) -> str:

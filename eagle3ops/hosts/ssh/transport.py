@@ -14,9 +14,9 @@ from eagle3ops.hosts.ssh import bootstrap
 from eagle3ops.hosts.ssh.auth import TRIES, Login, Offer, Secrets, gather, unlock
 from eagle3ops.hosts.ssh.channel import Connection, SshChannel, end_task
 from eagle3ops.hosts.ssh.config import Endpoint, chain
-from eagle3ops.hosts.ssh.errors import explain, key_error, login_refused, timed_out
+from eagle3ops.hosts.ssh.errors import explain, key_error, log_in, login_refused, timed_out
 from eagle3ops.hosts.ssh.known_hosts import KnownHosts, read_all
-from eagle3ops.hosts.transport import ConnectionRefusedForGood
+from eagle3ops.hosts.transport import AgentDidNotStart, ConnectionRefusedForGood
 
 __all__ = ["Connection", "Limits", "SshChannel", "SshTransport"]
 
@@ -122,7 +122,7 @@ class SshTransport:
             raise HostUnreachable(
                 f"{self.name}: logged in, but no agent answered within {self.limits.start:g} s"
                 + (f": {said}" if said else ""),
-                remedy=f"do its start-up files wait for something? Try: ssh {connection.endpoint.asked} sh -c true",
+                remedy=f"do its start-up files wait for something? Try: {log_in(connection.endpoint)} sh -c true",
             ) from None
         finally:
             if channel is not None and not channel.greeted:
@@ -153,13 +153,16 @@ class SshTransport:
             (said for line in failure.splitlines() if (said := bootstrap.parse_failure(line.encode())) is not None),
             None,
         )
+        way = log_in(channel.connection.endpoint)
         if found is not None:
-            absent = bootstrap.explain_failure(found, self.name, self.host.python)
+            absent = bootstrap.explain_failure(found, self.name, self.host.python, way)
         else:
-            absent = bootstrap.explain_exit(self.name, channel.status, channel.signal, f"{failure} {channel.errors()}")
+            words = f"{failure} {channel.errors()}"
+            absent = bootstrap.explain_exit(self.name, channel.status, channel.signal, words, way)
             if channel.signal is not None:
                 return HostUnreachable(absent.what, remedy=absent.remedy)
-        return ConnectionRefusedForGood(absent.what, remedy=absent.remedy)
+        kind = ConnectionRefusedForGood if absent.sure else AgentDidNotStart
+        return kind(absent.what, remedy=absent.remedy)
 
     def known_hosts(self, endpoint: Endpoint) -> KnownHosts:
         """Every line that counts for an endpoint, with our own file's."""
