@@ -2,20 +2,25 @@
 
 import asyncio
 import contextlib
+import json as jsonlib
 import shlex
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from eagle3ops.commands.story import Ending, Story, narrator, say
-from eagle3ops.errors import ExitCode
+from eagle3ops.errors import Eagle3opsError, ExitCode, HostUnreachable
 from eagle3ops.words import plain
 
 if TYPE_CHECKING:
     from eagle3ops.hosts.link import Link, LinkState
     from eagle3ops.spec.models import Pipeline
+
+REASONS = 5
+"""Different reasons for one outage that a person is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,12 @@ class There:
 
 def command(verb: str, run_id: str, host: str, root: str | None) -> str:
     """The command line that does `verb` to a run on a host."""
+    return _command(f"{verb} {run_id}", host, root)
+
+
+def _command(words: str, host: str, root: str | None) -> str:
     where = "" if root is None else f" --root {shlex.quote(root)}"
-    return f"eagle3ops runs {verb} {run_id} --host {shlex.quote(host)}{where}"
+    return f"eagle3ops runs {words} --host {shlex.quote(host)}{where}"
 
 
 def on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]) -> int:
@@ -75,6 +84,20 @@ def ask(host: str, root: str | None, op: str, **arguments: Any) -> dict[str, Any
     return answer
 
 
+def with_files(host: str, root: str | None, pipeline: "Pipeline") -> "Pipeline":
+    """The pipeline as the host is to see it, with the files of this machine that it names sent there."""
+    from eagle3ops.hosts.uploads import with_files_there
+
+    ready = [pipeline]
+
+    async def work(there: There) -> int:
+        ready[0] = await with_files_there(there, pipeline, say)
+        return ExitCode.DONE
+
+    on_host(host, root, work)
+    return ready[0]
+
+
 def run_job(
     host: str,
     root: str | None,
@@ -86,16 +109,30 @@ def run_job(
     forced: bool,
     json: bool,
     detach: bool,
+    named: bool = True,
 ) -> int:
-    """`eagle3ops --job NAME --host HOST`."""
+    """`eagle3ops --job NAME --host HOST`.
+
+    Args:
+        named: the key is the person's own, and may have led to a run before; one that was made up for this call may
+            not.
+    """
     from eagle3ops.hosts.uploads import with_files_there
     from eagle3ops.spec.load import dump_pipeline
 
     async def work(there: There) -> int:
         ready = await with_files_there(there, pipeline, say)
-        started = await there.call(
-            "runs.place", job=job, spec_text=dump_pipeline(ready), source=source, forced=forced, key=key
-        )
+        before = there.link.connections
+        try:
+            started = await there.call(
+                "runs.place", job=job, spec_text=dump_pipeline(ready), source=source, forced=forced, key=key
+            )
+        except HostUnreachable:
+            say(f"whether the run was started is not known\n  see: {_command('list', host, root)}")
+            raise
+        if named and not started["fresh"] and there.link.connections == before:
+            # An answer that was lost, and asked for again over a new connection, is no start of long ago.
+            say(f"{started['run']} was started for this key before; nothing is started anew")
         return await _attend(there, started, json=json, detach=detach)
 
     return on_host(host, root, work)
@@ -105,7 +142,9 @@ def resume(host: str, root: str | None, run: str, *, json: bool, detach: bool, y
     """`eagle3ops runs resume RUN --host HOST`."""
 
     async def work(there: There) -> int:
-        started = await there.call("runs.resume", run=run, token=uuid4().hex, forced=yes)
+        # `last` may be another run by the time that a lost answer is asked for again.
+        run_id = (await there.call("runs.state", run=run))["run"]
+        started = await there.call("runs.resume", run=run_id, token=uuid4().hex, forced=yes)
         return await _attend(there, started, json=json, detach=detach)
 
     return on_host(host, root, work)
@@ -122,13 +161,16 @@ def follow(host: str, root: str | None, run: str, *, json: bool) -> int:
 
 
 async def _attend(there: There, started: dict[str, Any], *, json: bool, detach: bool) -> int:
-    run_id, fresh = started["run"], started["fresh"]
-    if not fresh:
-        say(f"{run_id} was started for this key before; nothing is started anew")
+    run_id = started["run"]
+    say(f"run {run_id} on {there.host}")
     if detach:
-        say(f"run {run_id} on {there.host}\n  follow it: {there.command('follow', run_id)}")
+        say(f"  follow it: {there.command('follow', run_id)}")
+        if json:
+            placed = {"run": run_id, "host": there.host, "path": started["path"]}
+            sys.stdout.write(jsonlib.dumps(placed, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
         return ExitCode.DONE
-    return await _Follower(there, run_id, started["path"], json=json).follow(started["after"] if fresh else 0)
+    return await _Follower(there, run_id, started["path"], json=json).follow(started["after"])
 
 
 class _Follower:
@@ -143,10 +185,27 @@ class _Follower:
         self.interrupted = 0
         self.hung_up = False
         self._woken = asyncio.Event()
-        self._cancelling: asyncio.Task[dict[str, Any]] | None = None
+        self._cancelling: asyncio.Task[None] | None = None
+        self._delivered = False
+        """The agent has passed the cancel on, or had nobody to pass it to."""
 
     async def follow(self, after: int) -> int:
-        """Until the end; returns the exit code."""
+        """Until the end; returns the exit code.
+
+        Raises:
+            Eagle3opsError: it cannot be followed any longer; which run that is has been said.
+        """
+        try:
+            return await self._follow(after)
+        except Eagle3opsError as error:
+            goes_on = "; the run goes on" if isinstance(error, HostUnreachable) else ""
+            say(f"{self.run_id} on {self.there.host}: no longer followed{goes_on}")
+            say(f"  follow it again: {self.there.command('follow', self.run_id)}")
+            if self._cancelling is not None and not self._delivered:
+                say(f"the cancel did not reach {self.there.host}\n  {self._cancel_again()}")
+            raise
+
+    async def _follow(self, after: int) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -166,8 +225,14 @@ class _Follower:
         if self.story.ended() is None and (self.interrupted or self.hung_up):
             ending = self._left()
         else:
-            found = await self.there.call("runs.state", run=self.run_id)
-            state, ending = found["state"], self._ending(found)
+            try:
+                found = await self.there.call("runs.state", run=self.run_id)
+                state, ending = found["state"], self._ending(found)
+            except HostUnreachable:
+                told = self.story.ended()
+                if told is None:
+                    raise
+                ending = self._as_left(told)
         return self.story.conclude(ending, self.run_id, f"{self.path} on {self.there.host}", state)
 
     async def _read(self, after: int) -> None:
@@ -189,7 +254,7 @@ class _Follower:
                 return
             if self._cancelling is None:
                 say("cancelling; once more to leave at once")
-                self._cancelling = asyncio.create_task(self.there.call("runs.cancel", run=self.run_id))
+                self._cancelling = asyncio.create_task(self._cancel())
 
     def _on_signal(self, number: int) -> None:
         # A terminal that goes away is no wish to end the run.
@@ -197,15 +262,35 @@ class _Follower:
         self.interrupted += number != signal.SIGHUP
         self._woken.set()
 
+    async def _cancel(self) -> None:
+        try:
+            await self.there.call("runs.cancel", run=self.run_id)
+        except HostUnreachable:
+            return  # whoever reads the events is told the same
+        except Eagle3opsError as error:
+            say(f"{self.run_id} was not cancelled: {plain(error.what)}")
+            return
+        self._delivered = True
+
+    def _cancel_again(self) -> str:
+        return f"cancel it: {self.there.command('cancel', self.run_id)}"
+
     def _left(self) -> Ending:
-        if self.hung_up or not self.cancels:
-            return Ending(ExitCode.INTERRUPTED, "no longer followed; the run goes on")
-        return Ending(ExitCode.INTERRUPTED, "left before the run had ended")
+        if self.interrupted and self.cancels:
+            if self._delivered:
+                return Ending(ExitCode.INTERRUPTED, "left before the run had ended; it was asked to end", over=False)
+            what = f"the cancel did not reach {self.there.host}; the run may be going on"
+            return Ending(ExitCode.INTERRUPTED, what, self._cancel_again(), over=False)
+        return Ending(ExitCode.INTERRUPTED, "no longer followed; the run goes on", over=False)
 
     def _ending(self, found: dict[str, Any]) -> Ending:
         ending = self.story.ended()
         if ending is None:
             return Ending(ExitCode.FAILED, found["interruption"] or f"it is {found['status']}")
+        return self._as_left(ending)
+
+    def _as_left(self, ending: Ending) -> Ending:
+        """How the run ended, to somebody who had asked for its end."""
         return Ending(ExitCode.INTERRUPTED, ending.cause, ending.remedy) if self.interrupted else ending
 
 
@@ -216,12 +301,22 @@ class _Notices:
         self.host = host
         self.connected = False
         self.lost = False
+        self._said: set[str] = set()
+        """Reasons of this outage that were told."""
 
     def __call__(self, state: "LinkState") -> None:
-        if state.kind == "waiting" and self.connected and not self.lost:
+        if state.kind == "waiting" and self.connected:
+            why = state.why or "the connection was lost"
+            if not self.lost:
+                say(f"{self.host}: {plain(why)}; what runs there goes on; reconnecting")
+            elif why not in self._said and len(self._said) < REASONS:
+                say(f"{self.host}: not yet: {plain(why)}")
+                if state.remedy:
+                    say(f"  -> {plain(state.remedy)}")
             self.lost = True
-            say(f"{self.host}: {plain(state.why or 'the connection was lost')}; what runs there goes on; reconnecting")
+            self._said.add(why)
         elif state.kind == "connected":
             if self.lost:
                 say(f"{self.host}: connected again")
             self.connected, self.lost = True, False
+            self._said.clear()

@@ -19,6 +19,8 @@ class Ending:
     code: int
     cause: str | None = None
     remedy: str | None = None
+    over: bool = True
+    """The run has ended; False when only the following of it has, and the run goes on, or may do so."""
 
 
 @dataclass(slots=True)
@@ -64,7 +66,9 @@ class Story:
         if ending.remedy:
             say(f"  -> {plain(ending.remedy)}")
         say(f"run {run_id} in {where}")
-        if ending.code == ExitCode.BAD_REQUEST:
+        if not ending.over:
+            say(f"  follow it again: {self.command('follow')}")
+        elif ending.code == ExitCode.BAD_REQUEST:
             say("  the request itself has to change: start a new run with it put right")
         elif ending.code not in (ExitCode.DONE, ExitCode.VERDICT_FAIL):
             say(f"  take it up again: {self.command('resume')}")
