@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-import getpass
 import json as jsonlib
+import os
 import sys
+import termios
 import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
@@ -37,30 +38,58 @@ class TerminalPrompts:
         if not self.possible():
             return None
         async with self._turn:
-            return await asyncio.to_thread(_read_secret, f"{plain(question)}: ")
+            return await _ask(f"{plain(question)}: ", shown=False) or None
 
     async def confirm(self, question: str) -> bool:
         """yes, written out; anything else is no."""
         if not self.possible():
             return False
         async with self._turn:
-            return await asyncio.to_thread(_read_yes, f"{plain(question)} [yes/no] ")
+            return (await _ask(f"{plain(question)} [yes/no] ", shown=True)).strip().lower() == "yes"
 
 
-def _read_secret(question: str) -> str | None:
-    try:
-        return getpass.getpass(question, stream=sys.stderr) or None
-    except (EOFError, KeyboardInterrupt):
-        return None
+async def _ask(question: str, *, shown: bool) -> str:
+    """One line from the terminal, without its end; empty at the end of input.
 
-
-def _read_yes(question: str) -> bool:
+    Read by the event loop, not by a thread: a thread that waits for a line holds up whoever presses Ctrl-C.
+    """
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    if not shown:
+        hidden = [*before]
+        hidden[3] &= ~termios.ECHO
+        # What was typed ahead is no answer to a question that nobody had seen.
+        termios.tcsetattr(terminal, termios.TCSAFLUSH, hidden)
+    answered = False
     try:
         sys.stderr.write(question)
         sys.stderr.flush()
-        return sys.stdin.readline().strip().lower() == "yes"
-    except KeyboardInterrupt:
-        return False
+        line = await _line(terminal)
+        answered = line.endswith(b"\n")
+        return line.decode(sys.stdin.encoding, errors="surrogateescape").rstrip("\r\n")
+    finally:
+        # Half a secret that nobody waits for any longer must not end up in the shell.
+        termios.tcsetattr(terminal, termios.TCSADRAIN if answered else termios.TCSAFLUSH, before)
+        if not (shown and answered):
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+
+
+async def _line(terminal: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    line = b""
+    while not line.endswith(b"\n"):
+        readable = asyncio.Event()
+        loop.add_reader(terminal, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(terminal)
+        data = os.read(terminal, 4096)
+        if not data:
+            break
+        line += data
+    return line
 
 
 def _say(text: str) -> None:
