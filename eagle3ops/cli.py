@@ -3,6 +3,8 @@
 Everything but argument parsing is imported where it is used, so that `--version` and a misspelt option answer at once.
 """
 
+import errno
+import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
 from collections.abc import Sequence
@@ -165,11 +167,16 @@ def _days(text: str) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line; returns the exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Closed by whoever called (`>&-`): what is written goes nowhere.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for the life of the process)
     try:
         args = build_parser().parse_args(argv)
     except SystemExit as leaving:
         return int(leaving.code or 0)
     try:
+        _refuse_empty(args)
         return _dispatch(args)
     except Eagle3opsError as error:
         sys.stderr.write(f"eagle3ops: {error}\n")
@@ -181,6 +188,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever reads has seen enough (`| head`); the interpreter must not try to flush on its way out.
         sys.stdout = None
         return ExitCode.DONE
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT):
+            sys.stderr.write(f"eagle3ops: {type(error).__name__}: {error}\n  -> {_keep_traceback()}\n")
+        else:
+            sys.stderr.write(f"eagle3ops: the output cannot be written: {error.strerror}\n")
+            sys.stdout = None
+        return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001  (the boundary: a person gets a sentence, and the traceback in a file)
         sys.stderr.write(f"eagle3ops: {type(error).__name__}: {error}\n  -> {_keep_traceback()}\n")
         return ExitCode.FAILED
@@ -241,6 +255,13 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
     from eagle3ops.hosts.agent import loop as agent
 
     return agent.main(root)
+
+
+def _refuse_empty(args: Namespace) -> None:
+    """`--host "$HOST"` with a variable that is not set must not mean this machine, nor `--key ""` no key."""
+    for option in ("root", "host", "key", "job"):
+        if getattr(args, option, None) == "":
+            raise RequestError(f"--{option} is empty", remedy="is the variable that names it set?")
 
 
 def _refuse_job_options(args: Namespace) -> None:

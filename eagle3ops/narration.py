@@ -135,10 +135,13 @@ class Json:
         try:
             self.stream.write(event.line() + "\n")
             self.stream.flush()
-        except BrokenPipeError:
+        except OSError as error:
             self.open = False
             # Python would complain once more when it closes the stream at exit.
             sys.stdout = None
+            if not isinstance(error, BrokenPipeError):
+                with contextlib.suppress(OSError):
+                    sys.stderr.write(f"events are no longer written: {error.strerror}; the run goes on\n")
 
     def close(self) -> None:
         """Nothing to put back."""

@@ -1,5 +1,8 @@
 """How is a size, a time or a text from outside put before a person?"""
 
+import re
+import shlex
+
 
 def plain(text: object) -> str:
     """Text from a log or an engine without control characters: it must not steer the terminal."""
@@ -8,6 +11,14 @@ def plain(text: object) -> str:
 
 def _harmless(character: str) -> bool:
     return character in "\t\n" or (character.isprintable() and not 0x80 <= ord(character) <= 0x9F)
+
+
+_COMMAND = re.compile(r"\beagle3ops (?:runs (?:list|show|follow|cancel|resume|diff|gc)|plan|doctor)\b(?! --host)")
+
+
+def elsewhere(text: str, host: str) -> str:
+    """A remedy from a host: the command lines that it names, made to mean that host and not this machine."""
+    return _COMMAND.sub(lambda found: f"{found[0]} --host {shlex.quote(host)}", text)
 
 
 def human_bytes(count: float) -> str:

@@ -36,6 +36,16 @@ def imported(*arguments: str) -> set[str]:
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in run.stderr.splitlines() if "|" in line}
 
 
+def test_an_output_that_cannot_be_written_is_no_defect() -> None:
+    for redirection, words in ((">/dev/full", "the output cannot be written"), (">&-", "")):
+        command = f"{sys.executable} -m eagle3ops spec schema {redirection}"
+        run = subprocess.run(["sh", "-c", command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert run.returncode == (1 if words else 0), run.stderr
+        assert words in run.stderr
+        assert "defect" not in run.stderr
+        assert "Traceback" not in run.stderr
+
+
 def test_version_answers_without_importing_anything_heavy() -> None:
     assert call("--version").stdout.strip() == f"eagle3ops {__version__}"
     assert imported("--version").isdisjoint(HEAVY)
@@ -70,6 +80,10 @@ def test_without_a_terminal_the_console_is_refused_without_escape_codes() -> Non
         (("runs", "show", "none"), "there is no run 'none'"),
         (("runs", "gc", "--keep", "-1"), "--keep"),
         (("runs",), "COMMAND"),
+        (("--job", "pipeline", "--key", ""), "--key is empty"),
+        (("--job", "pipeline", "--host", ""), "--host is empty"),
+        (("runs", "list", "--host", ""), "--host is empty"),
+        (("runs", "gc", "--yes", "--root", ""), "--root is empty"),
     ],
 )
 def test_a_wrong_request_is_explained_with_exit_code_2(

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -112,16 +113,14 @@ def attend(started: Started, *, json: bool, detach: bool) -> int:
     run, process = started.run, started.process
     if not started.fresh:
         say(f"{run.run_id} was started for this key before; nothing is started anew")
-    follower = Follower(run, started.after if started.fresh else 0, process, json=json)
     if not detach:
-        return follower.follow()
+        return Follower(run, started.after if started.fresh else 0, process, json=json).follow()
     deadline = time.monotonic() + 30
     while process is not None and time.monotonic() < deadline and not run.alive() and process.poll() is None:
         time.sleep(POLL_S)
     say(f"run {run.run_id}\n  follow it: {run.command('follow')}")
     if json:
-        for event in follower.reader.read():
-            sys.stdout.write(event.line() + "\n")
+        sys.stdout.write(dumps({"run": run.run_id, "host": "local", "path": str(run.path)}) + "\n")
     status = None if process is None else process.poll()
     return ExitCode.DONE if status in (None, 0) else _code(status)
 

@@ -79,6 +79,11 @@ def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides:
         return ExitCode.DONE
     require_known_names([args.plan_job], ["pipeline", *registry.names()], "job")
     desk = Desk(host or pipeline.host, root)
+    if desk.host != LOCAL:
+        from eagle3ops.commands import remote
+
+        # As a job would: the places of files on the host are part of what is done already.
+        pipeline = remote.with_files(desk.host, root, pipeline)
     planned = desk.ask("runs.plan", spec_text=dump_pipeline(pipeline), job=args.plan_job, source=source)
     if json:
         _write_json(planned)
@@ -138,7 +143,7 @@ def runs(args: Namespace, root: str | None, host: str | None, *, json: bool) -> 
     if command == "gc":
         return _gc(desk, args, json=json)
     if command == "cancel":
-        return _cancel(desk, args.run)
+        return _cancel(desk, args.run, json=json)
     if desk.host != LOCAL:
         from eagle3ops.commands import remote
 
@@ -151,20 +156,30 @@ def runs(args: Namespace, root: str | None, host: str | None, *, json: bool) -> 
     return take_up_again(run, json=json, detach=args.resume_detach, yes=args.resume_yes)
 
 
-def _cancel(desk: Desk, run: str) -> int:
-    answer = desk.ask("runs.cancel", run=run)
-    run_id = answer["run"]
-    if not answer["asked"]:
-        raise RequestError(f"{run_id} is not running; it is {answer['status']}")
+def _cancel(desk: Desk, run: str, *, json: bool) -> int:
+    # Which run `last` is, is asked once: by the time that a lost answer is asked for again, it may be another one.
+    found = desk.ask("runs.state", run=run)
+    run_id = found["run"]
+    if not found["alive"]:
+        raise RequestError(f"{run_id} is not running; it is {found['status']}")
+    desk.ask("runs.cancel", run=run_id)
     deadline = time.monotonic() + CANCEL_WAIT_S
     while alive := desk.ask("runs.state", run=run_id)["alive"]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.1 if desk.host == LOCAL else 1.0)
     if alive:
-        sys.stderr.write(f"{run_id}: asked to end, still running after {CANCEL_WAIT_S:.0f} s\n")
+        sys.stderr.write(
+            f"{run_id}: asked to end, still running after {CANCEL_WAIT_S:.0f} s; it is ended for good when what it is "
+            f"doing lets go\n  see what holds it: {desk.command('show', run_id)}\n"
+        )
         return ExitCode.FAILED
-    sys.stderr.write(f"{run_id}: cancelled\n  take it up again: {desk.command('resume', run_id)}\n")
+    status = desk.ask("runs.state", run=run_id)["status"]
+    if json:
+        _write_json({"run": run_id, "host": desk.host, "status": status})
+    sys.stderr.write(f"{run_id}: {plain(status)}\n")
+    if status != "done":
+        sys.stderr.write(f"  take it up again: {desk.command('resume', run_id)}\n")
     return ExitCode.DONE
 
 

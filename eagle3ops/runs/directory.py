@@ -82,12 +82,18 @@ class RunDirectory:
         return self.path / ".ballast"
 
     def request(self) -> dict[str, Any]:
-        """What was asked."""
+        """What was asked.
+
+        Raises:
+            RequestError: `request.json` is missing or damaged.
+        """
         request = read_json(self.path / "request.json")
-        if request is None:
+        stages, created = (request or {}).get("stages"), (request or {}).get("created", 0.0)
+        sound = isinstance(stages, list) and isinstance(created, int | float) and not isinstance(created, bool)
+        if request is None or not sound:
             raise RequestError(
                 f"{self.path}: not a run's folder: request.json is missing or damaged",
-                remedy="see what there is with: eagle3ops runs list",
+                remedy="move the folder away, or bring its request.json back",
             )
         return request
 
@@ -96,8 +102,14 @@ class RunDirectory:
         write_json(self.path / "request.json", self.request() | {"forced": True})
 
     def state(self) -> dict[str, Any]:
-        """How things stand, from `state.json`; a damaged or missing one counts as a run that never started."""
-        return read_json(self.path / "state.json") or {"status": "created", "stages": {}, "exit_code": None}
+        """How things stand, from `state.json`; a damaged or missing one counts as a run that never started.
+
+        `stages` is always there: what of it is no stage is left out.
+        """
+        state = read_json(self.path / "state.json") or {"status": "created", "stages": {}, "exit_code": None}
+        stages = state.get("stages")
+        known = stages.items() if isinstance(stages, dict) else ()
+        return state | {"stages": {name: stage for name, stage in known if isinstance(stage, dict)}}
 
     def supervisor(self) -> dict[str, Any] | None:
         """The process that looks after the run, if it has ever been started."""

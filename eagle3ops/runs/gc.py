@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagle3ops.errors import RequestError
 from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
 from eagle3ops.runs.starts import forget_old, note_deleted
 from eagle3ops.runs.store import Store, folder_bytes, remove
@@ -31,7 +32,8 @@ def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None)
     runs = [RunDirectory(runs_folder(root) / run_id) for run_id in list_runs(root)]
     newest = runs[len(runs) - keep :] if keep else []
     limit = None if older_than_days is None else time.time() - older_than_days * 86400
-    old = [run for run in runs if run not in newest and not run.alive() and (limit is None or _created(run) < limit)]
+    until = time.time() if limit is None else limit
+    old = [run for run in runs if run not in newest and not run.alive() and _created(run) < until]
     # A run whose request is lost is not listed, but nothing says that its outputs can go.
     folders = runs_folder(root)
     listed = {run.path for run in runs}
@@ -74,7 +76,11 @@ def collect(garbage: list[Garbage]) -> list[Garbage]:
 
 
 def _created(run: RunDirectory) -> float:
-    return float(run.request().get("created", 0.0))
+    """When it was made; a run that is damaged counts as made now, and stays."""
+    try:
+        return float(run.request().get("created", 0.0))
+    except RequestError:
+        return time.time()
 
 
 def _needs(run: RunDirectory) -> set[Path]:

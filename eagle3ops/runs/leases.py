@@ -132,7 +132,7 @@ def acquire(
     look: Look | None = None,
     wait_s: float | None = None,
 ) -> Held | None:
-    """Take `count` GPUs that nobody uses, the lowest numbers first; None on a machine that shows none.
+    """Take `count` GPUs that nobody uses, the lowest numbers first; None where one will do and the machine shows none.
 
     Args:
         count: how many.
@@ -148,12 +148,13 @@ def acquire(
     deadline = time.monotonic() + (FOREIGN_WAIT_S if wait_s is None else wait_s)
     while True:
         gpus = visible_gpus((look or present)(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-        if not gpus or not count:
+        if not count or (not gpus and count == 1):
             return None
         if len(gpus) < count:
+            visible = f"{len(gpus)} are" if len(gpus) > 1 else "one is" if gpus else "none is"
             raise Refused(
-                f"{count} GPUs are wanted (engine.gpus), {len(gpus)} {'is' if len(gpus) == 1 else 'are'} visible here",
-                remedy="lower engine.gpus, or let CUDA_VISIBLE_DEVICES name more",
+                f"{count} GPUs are wanted (engine.gpus), {visible} visible here",
+                remedy="see why: eagle3ops doctor; lower engine.gpus, or let CUDA_VISIBLE_DEVICES name more",
             )
         last = time.monotonic() >= deadline
         found = _take(count, run, gpus, own(), forced=forced and last)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.errors import RequestError
+from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
 from eagle3ops.runs.events import read_events
 from eagle3ops.spec.yamltree import read_tree
@@ -29,7 +29,8 @@ class RunSummary:
     name: str
     job: str
     status: str
-    """created, running, done, failed, cancelled, or interrupted: it stopped without a word and can be resumed."""
+    """created, running, done, failed, cancelled, interrupted (it stopped without a word and can be resumed), or damaged
+    (what was asked can no longer be read)."""
     exit_code: int | None
     created: float
     started: float | None
@@ -64,14 +65,8 @@ def summarize(run: RunDirectory) -> RunSummary:
         started=state.get("started"),
         ended=state.get("ended"),
         cause=run.interruption() or state.get("cause"),
-        stages=_statuses(state.get("stages")),
+        stages={name: str(stage.get("status")) for name, stage in state["stages"].items()},
     )
-
-
-def _statuses(stages: object) -> dict[str, str]:
-    """Stage -> status; whatever else stands in a damaged file is left out."""
-    known = stages if isinstance(stages, dict) else {}
-    return {name: str(stage.get("status")) for name, stage in known.items() if isinstance(stage, dict)}
 
 
 def figures(run: RunDirectory) -> Figures:
@@ -141,7 +136,9 @@ class Ledger:
             if summary is None or summary.status in ("created", "running"):
                 try:
                     summary = summarize(run)
-                except (OSError, ValueError, TypeError):
+                except (Eagle3opsError, OSError, ValueError, TypeError) as error:
+                    # One damaged folder must not hide the others; nor may it hide itself.
+                    found.append(_damaged(run, str(error).splitlines()[0]))
                     continue
                 database.execute(
                     "INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run_id, now, json.dumps(asdict(summary)))
@@ -150,6 +147,18 @@ class Ledger:
         for gone in known.keys() - set(ids):
             database.execute("DELETE FROM runs WHERE run_id = ?", (gone,))
         return found
+
+
+def _damaged(run: RunDirectory, why: str) -> RunSummary:
+    name = run.run_id[16:].rpartition("-")[0]
+    return RunSummary(run.run_id, name, "", "damaged", None, _changed(run.path), None, None, why)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _stamp(run: RunDirectory) -> str:

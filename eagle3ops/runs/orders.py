@@ -197,4 +197,8 @@ def cancel(run: RunDirectory) -> bool:
         Eagle3opsError: it may not be signalled.
     """
     supervisor = ProcessId.from_json(run.living())
-    return supervisor is not None and send_signal(supervisor, signal.SIGTERM)
+    if supervisor is None or not send_signal(supervisor, signal.SIGTERM):
+        return False
+    # A stopped process would keep the signal for later.
+    send_signal(supervisor, signal.SIGCONT)
+    return True

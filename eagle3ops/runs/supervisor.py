@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -269,22 +269,32 @@ class Supervisor:
             log_line(cause)
         self._wind_down()
         self.state.update(status=status, exit_code=int(code), ended=round(time.time(), 3), cause=cause, remedy=remedy)
+        self._insist(
+            lambda: self._note(
+                "run", {"status": status, "exit_code": int(code), "cause": cause, "remedy": remedy}, save=False
+            )
+        )
+        self._insist(self._save)
+        return int(code)
+
+    def _insist(self, write: Callable[[], object]) -> None:
+        """Write, on a full disk once more with the reserve given up."""
         try:
-            self._note("run", {"status": status, "exit_code": int(code), "cause": cause, "remedy": remedy})
+            write()
         except OSError as error:
             log_line(str(explain_os_error(error, self.run_dir.path) or error))
             with contextlib.suppress(OSError):
                 self.run_dir.drop_ballast()
-                self._note("run", {"status": status, "exit_code": int(code), "cause": cause, "remedy": remedy})
-        return int(code)
+                write()
 
-    def _note(self, kind: str, data: Mapping[str, Any], stage: str | None = None) -> int:
+    def _note(self, kind: str, data: Mapping[str, Any], stage: str | None = None, *, save: bool = True) -> int:
         """Write an event and, when it changes the state, the state."""
         assert self._events is not None
         event = self._events.append(kind, data, stage)
         if kind in ("run", "stage"):
             self.state["seq"] = event.seq
-            self._save()
+            if save:
+                self._save()
         return event.seq
 
     def _save(self) -> None:

@@ -197,6 +197,9 @@ def test_cuda_visible_devices_restricts_the_choice(machine: Machine) -> None:
     assert machine.take("three", 1, CUDA_VISIBLE_DEVICES="")["gpus"] is None
     assert machine.take("four", 1, CUDA_VISIBLE_DEVICES="-1,3")["gpus"] is None
     assert (
+        "2 GPUs are wanted (engine.gpus), none is visible" in machine.take("4", 2, CUDA_VISIBLE_DEVICES="")["refused"]
+    )
+    assert (
         "3 GPUs are wanted (engine.gpus), 2 are visible"
         in machine.take("five", 3, CUDA_VISIBLE_DEVICES="0,3")["refused"]
     )

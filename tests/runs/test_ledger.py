@@ -12,6 +12,32 @@ from eagle3ops.runs.gc import collect, find_garbage
 from eagle3ops.runs.ledger import Ledger, diff
 
 
+def test_a_damaged_run_hides_no_other_and_not_itself(toy: Toy) -> None:
+    assert toy.job().returncode == 0
+    whole = toy.last()
+    folder = toy.root / "runs" / "20261130-000000-bad-aaaa"
+    folder.mkdir()
+    for content in ("", "[]", '{"stages": []', '{"stages": [], "created": "abc"}', '{"created": 1}'):
+        (folder / "request.json").write_text(content)
+        listed = {row["run_id"]: row["status"] for row in json.loads(toy.call("runs", "list", "--json").stdout)}
+        assert listed == {folder.name: "damaged", whole.run_id: "done"}, content
+        shown = toy.call("runs", "show", folder.name)
+        assert shown.returncode == 2
+        assert "request.json is missing or damaged" in shown.stderr
+        swept = toy.call("runs", "gc", "--keep", "0", "--json")
+        assert str(folder) not in swept.stdout, "nothing says that it can go"
+
+
+@pytest.mark.parametrize("stages", [None, [], {"make": None}, {"make": 3}, "x"])
+def test_a_damaged_state_is_shown_as_far_as_it_goes(toy: Toy, stages: object) -> None:
+    assert toy.job().returncode == 0
+    state = toy.last().path / "state.json"
+    state.write_text(json.dumps({"status": "done", "exit_code": 0, "stages": stages}))
+    for words in (("list",), ("show", "last"), ("follow", "last"), ("gc",)):
+        told = toy.call("runs", *words)
+        assert told.returncode == 0, told.stderr
+
+
 @pytest.fixture
 def two_runs(toy: Toy) -> Toy:
     assert toy.job().returncode == 0

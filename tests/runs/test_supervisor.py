@@ -103,6 +103,22 @@ def test_runs_cancel_ends_a_detached_run(toy: Toy) -> None:
     assert toy.call("runs", "cancel", "last").returncode == 2
 
 
+def test_a_run_whose_supervisor_was_stopped_can_be_cancelled(toy: Toy) -> None:
+    assert toy.job("--detach", "--set", "stages.use.mode=child").returncode == 0
+    toy.until("runs/*/child.pid")
+    supervisor = toy.last().supervisor()
+    assert supervisor is not None
+    os.kill(supervisor["pid"], signal.SIGSTOP)
+    cancelled = toy.call("runs", "cancel", "last", "--json")
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert json.loads(cancelled.stdout) == {"run": toy.last().run_id, "host": "local", "status": "cancelled"}
+
+
+def test_detached_json_names_the_run(toy: Toy) -> None:
+    started = toy.job("--detach", "--json", "--set", "stages.use.mode=child")
+    assert json.loads(started.stdout) == {"run": toy.last().run_id, "host": "local", "path": str(toy.last().path)}
+
+
 def test_a_run_is_looked_after_once(toy: Toy) -> None:
     assert toy.job("--detach", "--set", "stages.use.mode=child").returncode == 0
     toy.until("runs/*/child.pid")
@@ -235,6 +251,8 @@ def test_a_full_disk_is_named_and_the_run_resumes_once_there_is_room(small_disk:
     assert run.returncode == 1
     assert "no space left on the disk" in run.stderr
     assert str(toy.root) in run.stderr
+    last_words = [event for event in toy.events() if event["kind"] == "run" and event["data"]["status"] == "failed"]
+    assert len(last_words) == 1
     subprocess.run(["mount", "-o", "remount,size=32m", str(toy.root)], check=True)
     resumed = toy.call("runs", "resume", "last")
     assert resumed.returncode == 0, resumed.stderr
