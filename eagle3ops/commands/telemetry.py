@@ -217,17 +217,21 @@ def _exists(pid: int) -> bool:
 
 def _play(path: Path, *, json: bool) -> int:
     player = Player(path)
+    found = 0
     if json:
         for sample in player:
+            found += 1
             _write(jsonlib.dumps(sample, ensure_ascii=False, default=str))
     else:
-        _table(
-            ["time", "phase", "gpu busy", "gpu power", "gpu memory", "cpu", "processes", "note"], list(_rows(player))
-        )
+        rows = list(_rows(player))
+        found = len(rows)
+        _table(["time", "phase", "gpu busy", "gpu power", "gpu memory", "cpu", "processes", "note"], rows)
     if player.bad_lines:
         sys.stderr.write(f"{path}: {player.bad_lines} lines are no samples and were passed over\n")
     if player.torn:
         sys.stderr.write(f"{path}: the end is missing\n")
+    if not found:
+        raise RequestError(f"{path}: holds no sample", remedy="make one: eagle3ops telemetry record FILE")
     return ExitCode.DONE
 
 

@@ -16,6 +16,7 @@ from eagle3ops.runs.files import explain_os_error
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.planning import StagePlan, admit, choose, plan_stages
 from eagle3ops.runs.processes import ProcessId, send_signal
+from eagle3ops.runs.redact import redact
 from eagle3ops.runs.starts import KeyRecord, digest, key_record, launch, started
 from eagle3ops.spec.load import dump_pipeline, load_pipeline, parse_pipeline, require_known_names
 from eagle3ops.spec.models import Pipeline
@@ -127,7 +128,7 @@ def _make(order: Order, record: KeyRecord, pipeline: Pipeline, stages: list[Stag
         if run_id is None or (runs_folder(order.root) / run_id).exists():
             # The second: two orders of one second drew the same id, and the other one was faster.
             run_id = new_run_id(pipeline.name)
-            record.add(run_id=run_id, order=order.fingerprint(), key=order.key[:200])
+            record.add(run_id=run_id, order=order.fingerprint(), key=redact(order.key[:200]))
         try:
             run = create_run(
                 order.root,
