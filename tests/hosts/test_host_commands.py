@@ -5,8 +5,10 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -125,6 +127,42 @@ def test_trust_at_a_terminal(ssh_world: SshWorld, answer: str, code: int) -> Non
     assert fingerprint(asyncssh.read_public_key(f"{server.host_key}.pub")) in said
     assert found == code, said
     assert ssh_world.own_known_hosts.exists() is (code == 0)
+
+
+@pytest.mark.parametrize("question", ["[yes/no] ", "passphrase of"])
+def test_interrupted_at_a_question(ssh_world: SshWorld, question: str) -> None:
+    """Ctrl-C ends it there and then, without Enter, and leaves a terminal that shows what is typed."""
+    server = ssh_world.server()
+    if question == "passphrase of":
+        ssh_world.trust(server)
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(ssh_world.key)], check=True)
+    words = ["test", server.url()] if question == "passphrase of" else ["trust", server.url()]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "eagle3ops", "hosts", *words])
+    said, interrupted, echo_back, deadline = "", False, False, time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.5)[0]:
+            try:
+                data = os.read(terminal, 65536)
+            except OSError:
+                break
+            said += data.decode(errors="replace")
+        if interrupted:
+            echo_back = echo_back or ("interrupted" in said and bool(termios.tcgetattr(terminal)[3] & termios.ECHO))
+        elif re.search(re.escape(question) + r"[^\n]*$", said):
+            shown = bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
+            assert shown is (question != "passphrase of")
+            os.write(terminal, b"half an answer")
+            os.write(terminal, b"\x03")
+            interrupted = True
+    else:
+        os.kill(pid, signal.SIGKILL)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130, said
+    assert echo_back, said
+    assert "Traceback" not in said
+    assert not ssh_world.own_known_hosts.exists()
 
 
 def test_passphrase_at_a_terminal(ssh_world: SshWorld) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_world import Toy, prepare
 
-from eagle3ops.errors import HostUnreachable, RequestError
+from eagle3ops.errors import Eagle3opsError, HostUnreachable, RequestError
 from eagle3ops.hosts.link import Link, LinkState, Pace
 from eagle3ops.hosts.local import LocalTransport
-from eagle3ops.hosts.transport import Channel, ConnectionRefusedForGood
+from eagle3ops.hosts.transport import AgentDidNotStart, Channel, ConnectionRefusedForGood
 from eagle3ops.runs.events import EventLog
 
 FAST = Pace(first=0.01, longest=0.05, look=0.02, answer=5.0)
@@ -37,6 +38,47 @@ class Flaky:
         if self.failures:
             raise self.failures.pop(0)
         return await self.inner.open()
+
+
+class Counting(Flaky):
+    """Counts the pings that are sent."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked = 0
+        self.often = asyncio.Event()
+        """Three times, that is."""
+
+    async def open(self) -> Channel:
+        channel = await super().open()
+        write = channel.write
+
+        async def counted(data: bytes) -> None:
+            self.asked += data.count(b'"ping"')
+            if self.asked >= 3:
+                self.often.set()
+            await write(data)
+
+        channel.write = counted  # type: ignore[method-assign]
+        return channel
+
+
+class Narrow(Flaky):
+    """A line on which a request that is large takes as long as told."""
+
+    delay = 0.0
+
+    async def open(self) -> Channel:
+        channel = await super().open()
+        write = channel.write
+
+        async def slowly(data: bytes) -> None:
+            if len(data) > 100_000:
+                await asyncio.sleep(self.delay)
+            await write(data)
+
+        channel.write = slowly  # type: ignore[method-assign]
+        return channel
 
 
 def kill_agent(link: Link) -> None:
@@ -71,6 +113,43 @@ async def test_what_cannot_help_is_not_tried_again(tmp_path: Path) -> None:
         # Once it is put right, a person starts it again.
         link.start()
         assert "time" in await link.call("ping")
+
+
+async def test_an_agent_that_came_up_before_may_come_up_again(tmp_path: Path) -> None:
+    """A host that boots, or cannot fork, starts no agent for a while; that ends nothing but the first attempt."""
+    never = Flaky(tmp_path, AgentDidNotStart("its login shell ended with exit code 254"))
+    async with Link(never, pace=FAST) as link:
+        with pytest.raises(AgentDidNotStart, match="exit code 254"):
+            await link.call("ping")
+        assert link.state.kind == "stopped"
+    before = Flaky(tmp_path)
+    states: list[LinkState] = []
+    async with Link(before, pace=FAST, on_state=states.append) as link:
+        await link.open()
+        before.failures = [AgentDidNotStart("no Python there", remedy="install it")] * 3
+        kill_agent(link)
+        await link.wait_for(lambda state: state.kind == "waiting")
+        assert "time" in await link.call("ping")
+        assert before.opened == 5
+        assert any(state.why == "no Python there" and state.remedy == "install it" for state in states)
+        before.failures = [ConnectionRefusedForGood("the host key has changed")]
+        kill_agent(link)
+        await link.wait_for(lambda state: state.kind == "stopped")
+
+
+async def test_no_agent_among_local_words(tmp_path: Path) -> None:
+    """What stops a start is told apart by its words: no eagle3ops there, or a file that is missing just now."""
+    for words, kind in (
+        ("No module named eagle3ops", ConnectionRefusedForGood),
+        ("No module named 'platformdirs'", AgentDidNotStart),
+        ("/mnt/venv/bin/python: No such file or directory", AgentDidNotStart),
+    ):
+        program = f"import sys; sys.stderr.write({words!r}); sys.exit(1)"
+        transport = LocalTransport(command=[sys.executable, "-c", program], name="far")
+        async with Link(transport, pace=FAST) as link:
+            with pytest.raises(ConnectionRefusedForGood) as caught:
+                await link.open()
+            assert type(caught.value) is kind
 
 
 async def test_a_defect_is_told_to_those_who_wait(tmp_path: Path) -> None:
@@ -144,6 +223,58 @@ async def test_sleep_of_the_machine_is_noticed_at_once(tmp_path: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(frozen, signal.SIGKILL)
         assert "time" in await link.call("ping")
+
+
+async def test_a_frozen_agent_is_noticed_and_left(tmp_path: Path) -> None:
+    """Its line is alive and silent, as that of an agent with nothing to say; calls and streams go on with another."""
+    pace = Pace(first=0.01, longest=0.05, look=0.02, quiet=0.1, answer=0.5)
+    states: list[LinkState] = []
+    async with Link(Flaky(tmp_path), pace=pace, on_state=states.append) as link:
+        await link.open()
+        frozen = link.hello.pid if link.hello else 0
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            assert "time" in await link.call("ping")
+            assert link.connections == 2
+            assert any("did not answer within 0.5 s" in str(state) for state in states)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(frozen, signal.SIGKILL)
+
+
+async def test_a_silent_agent_is_asked_now_and_then_and_kept(tmp_path: Path) -> None:
+    counting = Counting(tmp_path)
+    pace = Pace(first=0.01, longest=0.05, look=0.02, quiet=0.2)
+    async with Link(counting, pace=pace) as link:
+        await link.open()
+        async with asyncio.timeout(60):
+            await counting.often.wait()
+        assert link.connections == 1
+
+
+async def test_nobody_is_asked_while_data_arrives(tmp_path: Path) -> None:
+    counting = Counting(tmp_path)
+    async with Link(counting, pace=Pace(first=0.01, longest=0.05, look=0.02, quiet=5.0)) as link:
+        seen = 0
+        async with contextlib.aclosing(link.telemetry(hz=10.0)) as samples:
+            async for _ in samples:
+                seen += 1
+                if seen == 20:
+                    break
+        assert counting.asked == 0
+        assert link.connections == 1
+
+
+async def test_a_large_request_makes_a_link_patient(tmp_path: Path) -> None:
+    """A ping waits behind what is being sent, over a line that takes its time."""
+    slow = Narrow(tmp_path)
+    pace = Pace(first=0.01, longest=0.05, look=0.02, quiet=0.05, answer=0.1, slow=60.0)
+    async with Link(slow, pace=pace) as link:
+        await link.open()
+        slow.delay = 1.0
+        with pytest.raises(Eagle3opsError):
+            await link.call("runs.show", run="x" * 200_000)
+        assert link.connections == 1
 
 
 async def test_wake_checks_a_live_connection_and_keeps_it(tmp_path: Path) -> None:

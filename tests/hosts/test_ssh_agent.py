@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -106,6 +108,81 @@ async def test_python_without_eagle3ops(ssh_world: SshWorld) -> None:
     with pytest.raises(ConnectionRefusedForGood, match="eagle3ops is not") as caught:
         await AgentClient.connect(reach(server, "/usr/bin/python3"))
     assert "eagle3ops hosts install gpu" in str(caught.value)
+
+
+async def test_eagle3ops_that_lacks_a_module(ssh_world: SshWorld) -> None:
+    """An installation that lost a part is there for the probe, and dies when it starts."""
+    server = trusted(ssh_world)
+    broken = server.home / "broken"
+    broken.write_text(
+        f'#!/bin/sh\ncase "$*" in *" agent"*) echo "Traceback" >&2; '
+        f'echo "ModuleNotFoundError: No module named \'platformdirs\'" >&2; exit 1;; esac\nexec {python()} "$@"\n'
+    )
+    broken.chmod(0o755)
+    with pytest.raises(ConnectionRefusedForGood, match=r"No module named 'platformdirs'") as caught:
+        await AgentClient.connect(reach(server, str(broken)))
+    assert "eagle3ops hosts install gpu" in str(caught.value)
+
+
+async def test_what_to_try_by_hand_works(ssh_world: SshWorld) -> None:
+    """Also for a host that was given as a URL: the command is run as it stands."""
+    server = trusted(ssh_world)
+    (server.home / ".bashrc").write_text('[ "$once" ] || [ -e ~/good ] || { touch ~/good; exit 3; }\n')
+    host = Host(name=server.url(), address=parse_address(server.url()), python=python())
+    with pytest.raises(ConnectionRefusedForGood, match="exit code 3") as caught:
+        await AgentClient.connect(SshTransport(host))
+    found = re.search(r"look: (ssh .* sh -c true);", str(caught.value))
+    assert found is not None, str(caught.value)
+    command = found[1].replace(
+        "ssh ", f"ssh -o BatchMode=yes -i {ssh_world.key} -F none -o UserKnownHostsFile={ssh_world.ssh}/known_hosts ", 1
+    )
+    process = await asyncio.create_subprocess_exec(*shlex.split(command), stdin=subprocess.DEVNULL)
+    assert await process.wait() == 0, command
+
+
+async def test_a_host_that_starts_no_agent_for_a_while(ssh_world: SshWorld) -> None:
+    """Once there was an agent: start-up files that fail, a Python that is gone for now, end nothing."""
+    server = trusted(ssh_world)
+    interpreter, start_up = server.home / "python", server.home / ".bashrc"
+
+    def install(path: str) -> None:
+        interpreter.write_text(f'#!/bin/sh\nexec {path} "$@"\n')
+        interpreter.chmod(0o755)
+
+    install(python())
+    async with Link(reach(server, str(interpreter)), pace=FAST) as link:
+        await link.open()
+        start_up.write_text("echo fork: Resource temporarily unavailable >&2; exit 254\n")
+        server.signal_sessions(signal.SIGKILL)
+        await link.wait_for(lambda state: state.kind == "waiting" and "code 254" in (state.why or ""))
+        start_up.unlink()
+        link.wake()
+        await link.call("ping")
+        interpreter.unlink()
+        server.signal_sessions(signal.SIGKILL)
+        await link.wait_for(lambda state: state.kind == "waiting" and "is not there" in (state.why or ""))
+        install(python())
+        link.wake()
+        await link.call("ping")
+        install("/usr/bin/python3")
+        server.signal_sessions(signal.SIGKILL)
+        state = await link.wait_for(lambda state: state.kind == "stopped")
+        assert "eagle3ops is not" in (state.why or "")
+
+
+async def test_a_frozen_agent_behind_a_living_server(ssh_world: SshWorld) -> None:
+    server = trusted(ssh_world)
+    pace = Pace(first=0.05, longest=0.2, look=0.05, quiet=0.3, answer=1.0)
+    async with Link(reach(server, python()), pace=pace) as link:
+        await link.open()
+        assert link.hello is not None
+        frozen = link.hello.pid
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            await link.call("ping")
+            assert link.connections == 2
+        finally:
+            os.kill(frozen, signal.SIGKILL)
 
 
 async def test_configured_python_that_is_not_there(ssh_world: SshWorld) -> None:

@@ -139,7 +139,7 @@ def explain_exit(host: str, status: int | None, signal: str | None, words: str, 
     """Why a login shell ended, or a `sh` or the agent did, before the agent said hello; `way` as in
     `explain_failure`."""
     said = f": {clean(words[-300:])}" if words.strip() else ""
-    module = re.search(r"No module named '?([\w.]+)", words) or re.search(r"cannot import name '?([\w.]+)", words)
+    module = re.search(r"No module named '?([\w.]+)'?", words) or re.search(r"cannot import name '?([\w.]+)'?", words)
     if module is not None:
         return Absent(
             f"{host}: eagle3ops is there and cannot be started: {module[0]}",
