@@ -32,6 +32,7 @@ WIDE = 110
 """Columns from which on the list of logs stands beside the log."""
 
 COPY_LINES = 5000
+NAME_WIDTH = 26
 _ASKED = {
     "search": "Search: a regular expression; small letters stand for capitals, too",
     "filter": "Filter: a regular expression, ! in front: the lines without it",
@@ -107,7 +108,7 @@ class Logs(Screen[None]):
                 yield LogView(Document(self._host, ""), id="log")
                 yield Input(id="log-ask")
                 yield Static(id="log-status")
-        yield Footer()
+        yield Footer(show_command_palette=self.app.size.width >= WIDE)
 
     def on_mount(self) -> None:
         """Begin to look."""
@@ -142,7 +143,6 @@ class Logs(Screen[None]):
                 self._read_at = time.time()
                 self._show_list({str(log["log"]): int(log["size"]) for log in found.get("logs", [])}, found)
                 grown = await self._look()
-                self._error = None if self._error == "" else self._error
             except ConnectionRefusedForGood as error:
                 self._say(error)
                 return
@@ -268,9 +268,7 @@ class Logs(Screen[None]):
         return found
 
     @on(LogView.Moved)
-    def _moved(self, event: LogView.Moved) -> None:
-        if event.paused:
-            self.notify("Following is paused; f follows again.", timeout=3)
+    def _moved(self) -> None:
         if self._search is not None:
             view = self._view
             self._want(view.top, min(view.top + view.height, view.rows.count - 1))
@@ -429,19 +427,15 @@ class Logs(Screen[None]):
 
     def action_times(self) -> None:
         """Show the times at the beginning of lines, or leave them out; a log that has none gets none."""
-        view = self._view
+        view, shown = self._view, self._view.times
         view.times = True
-        if not any((line := view.shown(view.top + row)) is not None and line.time for row in range(view.height)):
-            self.notify("The lines here begin with no time; none is made up.", severity="warning")
+        lines = [view.shown(view.top + row) for row in range(view.height)]
+        if any(line is not None and line.time for line in lines):
+            view.times = not shown
         else:
-            view.times = not self._times_shown()
-            self._times = view.times
+            self.notify("The lines here begin with no time; none is made up.", severity="warning")
         view.changed()
-
-    _times = True
-
-    def _times_shown(self) -> bool:
-        return self._times
+        self._show_status()
 
     def action_level(self) -> None:
         """All lines, warnings and errors, errors only."""
@@ -570,7 +564,11 @@ class Logs(Screen[None]):
             return Text(f"! {self._error}", style="bold red", no_wrap=True, overflow="ellipsis")
         view, document = self._view, self._document
         below = view.rows.count - 1 - view.cursor
-        parts = [Text("▶ following", style="green") if view.follow else Text(f"■ paused, {below:,} below", "yellow")]
+        parts = [
+            Text("▶ following", style="green")
+            if view.follow
+            else Text(f"■ paused, {below:,} below; f follows", "yellow")
+        ]
         if self._scanning is not None and document is not None:
             share = self._scanning.scanned / max(1, document.size)
             parts.append(Text(f"searching {min(1.0, share):.0%}, {self._scanning.count:,} so far", style="cyan"))
@@ -605,4 +603,8 @@ def _level_words(level: str) -> str:
 
 
 def _log_label(log: str, size: int) -> Text:
-    return Text.assemble((plain(log.removesuffix(".log")), "" if size else "dim"), (f"  {human_bytes(size)}", "dim"))
+    name = plain(log.removesuffix(".log"))
+    name = name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
+    label = Text.assemble((f"{name:<{NAME_WIDTH}}", "" if size else "dim"), (f"{human_bytes(size):>11}", "dim"))
+    label.no_wrap = True
+    return label

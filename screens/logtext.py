@@ -17,13 +17,14 @@ LEVEL_MARKS: dict[Level, str] = {"error": "E", "warning": "W", "info": " ", "deb
 """The character beside a line: colour alone must not say it."""
 
 TAB = "    "
-_LOOKED_AT = 160
+_LOOKED_AT = 2000
 """Characters of a line in which its level is looked for."""
 
-_ERROR = r"\b(?:ERROR|CRITICAL|FATAL)\b|^\W?[EF]\d{4} |^Traceback |^[\w.]*(?:Error|Exception)\b"
-_WARNING = r"\bWARN(?:ING)?\b|^\W?W\d{4} |^[\w.]*Warning\b"
-_INFO = r"\bINFO\b|^\W?I\d{4} "
-_DEBUG = r"\b(?:DEBUG|TRACE)\b|^\W?D\d{4} "
+# Every branch begins with a letter: that is what makes a search of a million lines take less than a second.
+_ERROR = r"ERROR\b|CRITICAL\b|FATAL\b|Error(?::|$)|Exception(?::|$)|Traceback \(|E\d{4} \d\d:|F\d{4} \d\d:"
+_WARNING = r"WARN(?:ING)?\b|Warning(?::|$)|W\d{4} \d\d:"
+_INFO = r"INFO\b|I\d{4} \d\d:"
+_DEBUG = r"DEBUG\b|TRACE\b|D\d{4} \d\d:"
 _LEVELS: tuple[tuple[Level, re.Pattern[str]], ...] = (
     ("error", re.compile(_ERROR)),
     ("warning", re.compile(_WARNING)),

@@ -1,6 +1,6 @@
 """The lines themselves: any number of them, of which only those in the window are drawn, or even here."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -57,12 +57,8 @@ class LogView(ScrollView, can_focus=True):
         first: int
         last: int
 
-    @dataclass
     class Moved(Message):
         """The cursor, the window or whether the end is followed has changed."""
-
-        paused: bool = field(default=False)
-        """Following has just ended, because somebody scrolled up."""
 
     def __init__(self, rows: Rows, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -213,17 +209,26 @@ class LogView(ScrollView, can_focus=True):
         return segments
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Somebody scrolled; up means that they want to read, not to follow."""
+        """The window goes elsewhere; the cursor stays in it."""
         super().watch_scroll_y(old_value, new_value)
         if round(old_value) == round(new_value):
             return
         if not self._moving:
-            paused = self.follow and new_value < old_value
-            if paused:
-                self.follow = False
             self.cursor = max(self.top, min(self.cursor, self.top + self.height - 1, self.rows.count - 1))
-            self.post_message(self.Moved(paused))
+            self.post_message(self.Moved())
         self.redraw()
+
+    def on_mouse_scroll_up(self) -> None:
+        """Who scrolls up wants to read, not to follow."""
+        self.follow = False
+
+    def on_scroll_up(self) -> None:
+        """The same, above the handle of the scrollbar."""
+        self.follow = False
+
+    def on_scroll_to(self) -> None:
+        """The same, with the handle of the scrollbar."""
+        self.follow = False
 
     def on_resize(self, event: events.Resize) -> None:
         """Another size: more rows to draw, others to wrap."""
@@ -251,8 +256,7 @@ class LogView(ScrollView, can_focus=True):
         self.cursor = max(0, min(row, count - 1))
         if extend and self.mark is None:
             self.mark = before
-        paused = self.follow and self.cursor < count - 1
-        self.follow = self.follow and not paused
+        self.follow = self.follow and self.cursor == count - 1
         last = self._last_whole_row()
         if middle and not self.top <= self.cursor <= last:
             self._scroll(self.cursor - self.height // 2)
@@ -261,7 +265,7 @@ class LogView(ScrollView, can_focus=True):
         elif self.cursor > last:
             self._scroll(self._top_for_last(self.cursor))
         self.redraw()
-        self.post_message(self.Moved(paused))
+        self.post_message(self.Moved())
 
     def _last_whole_row(self) -> int:
         """The last row that is drawn to its end."""

@@ -176,7 +176,14 @@ class Report:
         self.found, self.marks, self._last = [], [], time.monotonic()
 
 
-def search(fd: int, asked: dict[str, Any], write: Callable[[bytes], object]) -> dict[str, Any]:
+def be_patient() -> None:
+    """For so much processor time from now on, and not longer: the signal ends the program, whatever it is doing."""
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
+
+
+def search(
+    fd: int, asked: dict[str, Any], write: Callable[[bytes], object], before_piece: Callable[[], object] = be_patient
+) -> dict[str, Any]:
     """Search, report, and return how it ended."""
     conditions = [condition(one) for one in asked["conditions"]]
     line, offset, limit, every = asked["line"], asked["offset"], asked["limit"], asked["every"]
@@ -184,7 +191,7 @@ def search(fd: int, asked: dict[str, Any], write: Callable[[bytes], object]) -> 
     report, sent, room = Report(write), 0, TEXT_BYTES
     resume = (line, min(offset, size), False)
     for start, data, length in pieces(fd, offset, size):
-        signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
+        before_piece()
         lines, numbers = matching(data, conditions)
         whole = os.pread(fd, 1, start + length - 1) == b"\n"
         starts: list[int] = []
@@ -219,7 +226,7 @@ def search(fd: int, asked: dict[str, Any], write: Callable[[bytes], object]) -> 
 def main() -> int:
     """Search standard input as the argument asks."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
+    be_patient()
     out = sys.stdout.buffer
 
     def write(line: bytes) -> None:
