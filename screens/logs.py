@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -10,7 +10,6 @@ from textual import on, work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
 from textual.widgets import Footer, Header, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -18,16 +17,13 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.clipboard import copy
-from eagle3ops.screens.logsource import Document, Matches
-from eagle3ops.screens.logtext import LEVEL_PATTERNS, Condition, parse_condition, parse_place
+from eagle3ops.screens.logreading import TYPING_S, LogReading
+from eagle3ops.screens.logsource import Document, Matches, RunHost
+from eagle3ops.screens.logtext import parse_place
 from eagle3ops.screens.logview import LogView
 from eagle3ops.words import human_bytes, plain
 
 LOOK_S, LONGEST_LOOK_S = 0.3, 2.0
-TYPING_S = 0.15
-"""As long as somebody types faster than this, nothing is searched."""
-
-PAINT_S = 0.1
 WIDE = 110
 """Columns from which on the list of logs stands beside the log."""
 
@@ -41,30 +37,14 @@ _ASKED = {
 _LEVELS = ("", "warning", "error")
 
 
-class RunHost:
-    """The agent, asked about one run."""
-
-    def __init__(self, link: Link, run_id: str, root: str | None) -> None:
-        self._link = link
-        self._about = {"run": run_id} | ({} if root is None else {"root": root})
-
-    def call(self, op: str, **arguments: Any) -> Awaitable[Mapping[str, Any]]:
-        """One answer."""
-        return self._link.call(op, **self._about, **arguments)
-
-    def stream(self, op: str, **arguments: Any) -> AsyncIterator[list[Any]]:
-        """Batches of items."""
-        return self._link.stream(op, **self._about, **arguments)
-
-
-class Logs(Screen[None]):
+class Logs(LogReading):
     """The list of logs at the left, one log at the right, and below it where one is."""
 
     CSS_PATH = "logs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back"),
         Binding("f", "follow", "Follow"),
-        Binding("slash", "ask('search')", "Search", key_display="/"),
+        Binding("slash", "ask('search')", "Find", key_display="/"),
         Binding("ampersand", "ask('filter')", "Filter", key_display="&"),
         Binding("e", "level", "Level"),
         Binding("w", "wrap", "Wrap"),
@@ -79,25 +59,11 @@ class Logs(Screen[None]):
     ]
 
     def __init__(self, link: Link, run_id: str, root: str | None) -> None:
-        super().__init__()
+        super().__init__(RunHost(link, run_id, root))
         self._link = link
         self._run_id = run_id
-        self._host = RunHost(link, run_id, root)
         self._sizes: dict[str, int] = {}
-        self._read_at: float | None = None
-        self._document: Document | None = None
-        self._typed = {"search": "", "filter": "", "go": ""}
-        self._level = ""
-        self._filter: Matches | None = None
-        self._search: Matches | None = None
-        self._scanning: Matches | None = None
-        self._hit: int | None = None
         self._asking: str | None = None
-        self._wanted: tuple[int, int] | None = None
-        self._loading = False
-        self._painted = 0.0
-        self._offset: tuple[int, int] | None = None
-        self._error: str | None = None
 
     def compose(self) -> ComposeResult:
         """The list, the log, the line to type in and the status."""
@@ -118,10 +84,6 @@ class Logs(Screen[None]):
         self.set_interval(1.0, self._show_status)
         self._show_status()
         self._watch()
-
-    @property
-    def _view(self) -> LogView:
-        return self.query_one("#log", LogView)
 
     @property
     def _list(self) -> OptionList:
@@ -220,180 +182,6 @@ class Logs(Screen[None]):
             self._open(event.option.id)
             self._list.display = self.size.width >= WIDE
             self._view.focus()
-
-    # Lines that are to be drawn.
-
-    @on(LogView.Needed)
-    def _needed(self, event: LogView.Needed) -> None:
-        self._want(event.first, event.last)
-
-    def _want(self, first: int, last: int) -> None:
-        self._wanted = (first, last)
-        if not self._loading:
-            self._loading = True
-            self._load()
-
-    @work(group="load", exit_on_error=False)
-    async def _load(self) -> None:
-        """Bring what was asked for last; what was scrolled past meanwhile is not fetched."""
-        try:
-            while self._wanted is not None:
-                (first, last), self._wanted = self._wanted, None
-                rows = self._view.rows
-                await rows.load(first, last)
-                if self._search is not None and self._search.complete:
-                    self._view.found = await self._found_in(self._search, first, last)
-                if rows is self._view.rows:
-                    self._view.changed(arrived=True)
-        except Eagle3opsError as error:
-            self._say(error)
-        finally:
-            self._loading = False
-
-    async def _found_in(self, search: Matches, first: int, last: int) -> dict[int, tuple[tuple[int, int], ...]]:
-        """What a search found in these rows, by line numbers."""
-        lines = [line for row in range(first, last + 1) if (line := self._view.rows.get(row)) is not None]
-        numbers = [line.number for line in lines if line.number is not None]
-        found: dict[int, tuple[tuple[int, int], ...]] = {}
-        if not numbers:
-            return found
-        row = await search.row_at(numbers[0])
-        while row < search.count:
-            await search.load(row, row)
-            match = search.get(row)
-            if match is None or match.number is None or match.number > numbers[-1]:
-                break
-            found[match.number] = match.spans
-            row += 1
-        return found
-
-    @on(LogView.Moved)
-    def _moved(self) -> None:
-        if self._search is not None:
-            view = self._view
-            self._want(view.top, min(view.top + view.height, view.rows.count - 1))
-        self._show_status()
-        self._find_offset()
-
-    @work(exclusive=True, group="offset", exit_on_error=False)
-    async def _find_offset(self) -> None:
-        """The byte at which the line of the cursor begins, once it rests."""
-        await asyncio.sleep(TYPING_S)
-        document, number = self._document, self._number()
-        if document is not None and number is not None and document.counted:
-            try:
-                offset = await document.offset_of(number)
-            except Eagle3opsError:
-                return
-            if offset is not None:
-                self._offset = (number, offset)
-                self._show_status()
-
-    def _number(self) -> int | None:
-        """The line number of the cursor."""
-        line = self._view.rows.get(self._view.cursor)
-        return line.number if line is not None else None
-
-    # Filter and search.
-
-    def _conditions(self) -> list[Condition]:
-        typed = parse_condition(self._typed["filter"])
-        level = [Condition(LEVEL_PATTERNS[self._level])] if self._level else []
-        return [*([typed] if typed is not None else []), *level]
-
-    @work(exclusive=True, group="filter", exit_on_error=False)
-    async def _apply_filter(self, wait: float = 0.0) -> None:
-        """Show only the lines that match; all of them when nothing is asked for."""
-        await asyncio.sleep(wait)
-        document, number, conditions = self._document, self._number(), self._conditions()
-        if document is None:
-            return
-        if not conditions:
-            self._filter = self._scanning = None
-            if self._view.rows is not document:
-                self._view.show(document, number or 0)
-            self._show_status()
-            return
-        matches = self._scanning = Matches(self._host, document.log, conditions)
-        try:
-            await matches.scan(self._scanned)
-            row = await matches.row_at(number) if number is not None and not self._view.follow else 0
-        except Eagle3opsError as error:
-            self._say(error)
-        else:
-            self._error = None
-            self._filter = matches
-            self._view.show(matches, row)
-        finally:
-            if self._scanning is matches:
-                self._scanning = None
-        self._show_status()
-
-    @work(exclusive=True, group="search", exit_on_error=False)
-    async def _apply_search(self, *, jump: bool) -> None:
-        """Find all lines that match, and go to the next one."""
-        document, condition = self._document, parse_condition(self._typed["search"])
-        self._search = self._hit = None
-        self._view.found = {}
-        if document is None or condition is None:
-            self._view.changed()
-            self._show_status()
-            return
-        matches = self._scanning = Matches(self._host, document.log, [condition, *self._conditions()])
-        try:
-            await matches.scan(self._scanned)
-        except Eagle3opsError as error:
-            self._say(error)
-            return
-        finally:
-            if self._scanning is matches:
-                self._scanning = None
-        self._search, self._error = matches, None
-        if jump:
-            await self._jump(0)
-        view = self._view
-        self._want(view.top, min(view.top + view.height, view.rows.count - 1))
-        self._show_status()
-
-    def _scanned(self) -> None:
-        """A search has come further."""
-        matches = self._scanning
-        now = time.monotonic()
-        if matches is not None and now - self._painted > PAINT_S:
-            self._painted = now
-            self._show_status()
-        elif matches is None and self._filter is not None and self._filter.complete:
-            self._view.changed()
-
-    @work(exclusive=True, group="jump", exit_on_error=False)
-    async def action_next(self, step: int) -> None:
-        """To the next or the previous match."""
-        if self._search is None:
-            self.notify("Nothing is searched for; / begins a search.", severity="warning")
-            return
-        try:
-            await self._jump(step)
-        except Eagle3opsError as error:
-            self._say(error)
-
-    async def _jump(self, step: int) -> None:
-        """To the match at the cursor or behind it (0), the next (1) or the one before (-1); round the end."""
-        search, number = self._search, self._number() or 0
-        if search is None or not search.count:
-            self.notify("No line matches.", severity="warning")
-            return
-        row = await search.row_at(number + (step > 0)) - (step < 0)
-        if not 0 <= row < search.count:
-            row %= search.count
-            self.notify("Went on from the other end of the log.", timeout=3)
-        await search.load(row, row)
-        line = search.get(row)
-        if line is None or line.number is None:
-            return
-        rows = self._view.rows
-        place = await rows.row_at(line.number) if isinstance(rows, Matches) else line.number
-        self._hit = row
-        self._view.go(place, middle=True)
 
     # Keys.
 
@@ -525,62 +313,17 @@ class Logs(Screen[None]):
 
     # The status.
 
-    def _say(self, error: Eagle3opsError) -> None:
-        self._error = plain(error.what) + (f"; {plain(error.remedy)}" if error.remedy else "")
-        self._show_status()
-
     def _show_status(self) -> None:
         """Where one is, and what one sees."""
         if not self.is_mounted:
             return
         stale = self._link.state.kind != "connected"
         self.query_one("#log-body").set_class(stale, "stale")
-        self.query_one("#log-status", Static).update(Text("\n").join([self._where(), self._how(stale)]))
-
-    def _where(self) -> Text:
-        document, view = self._document, self._view
-        if document is None:
-            return Text("This run has no logs yet." if self._read_at is not None else "Asking for the logs...")
-        text = Text(plain(document.log), style="bold")
-        number = self._number()
-        if document.size == 0:
-            text.append("  is empty", "")
-        elif not document.counted:
-            text.append(f"  the end of {human_bytes(max(0, document.size))}; its lines are being counted", "not bold")
-        else:
-            text.append(f"  line {(number or 0) + 1:,} of {document.count:,}", "not bold")
-            if self._offset is not None and self._offset[0] == number:
-                text.append(f"  byte {self._offset[1]:,} of {document.size:,}", "not bold dim")
-        first, last = view.selection()
-        if view.mark is not None:
-            text.append(f"  {last - first + 1:,} selected", "bold")
-        return text
-
-    def _how(self, stale: bool) -> Text:
+        how = self._how()
         if stale:
             seen = time.strftime("%H:%M:%S", time.localtime(self._read_at)) if self._read_at else "never"
-            return Text(f"! {plain(self._link.state)}; read at {seen}", style="bold yellow")
-        if self._error:
-            return Text(f"! {self._error}", style="bold red", no_wrap=True, overflow="ellipsis")
-        view, document = self._view, self._document
-        below = view.rows.count - 1 - view.cursor
-        parts = [
-            Text("▶ following", style="green")
-            if view.follow
-            else Text(f"■ paused, {below:,} below; f follows", "yellow")
-        ]
-        if self._scanning is not None and document is not None:
-            share = self._scanning.scanned / max(1, document.size)
-            parts.append(Text(f"searching {min(1.0, share):.0%}, {self._scanning.count:,} so far", style="cyan"))
-        if self._filter is not None:
-            shown = " and ".join([*filter(None, [self._typed["filter"]]), *filter(None, [_level_words(self._level)])])
-            parts.append(Text(f"filter {plain(shown)}: {self._filter.count:,} lines", style="bold"))
-        if self._search is not None:
-            place = f"{self._hit + 1:,} of " if self._hit is not None else ""
-            parts.append(Text(f"/{plain(self._typed['search'])}: {place}{self._search.count:,}", style="bold"))
-        parts += [Text("wrapped")] if view.wrap else []
-        parts += [Text("no times")] if not view.times else []
-        return Text("  ").join(parts)
+            how = Text(f"! {plain(self._link.state)}; read at {seen}", style="bold yellow")
+        self.query_one("#log-status", Static).update(Text("\n").join([self._where(), how]))
 
     def commands(self) -> Iterable[SystemCommand]:
         """What the palette offers here."""
@@ -596,10 +339,6 @@ class Logs(Screen[None]):
         yield SystemCommand("Copy lines", "The line of the cursor, or the selected ones", self.action_copy)
         yield SystemCommand("Choose a log", "All logs of the run, with their sizes", self.action_list)
         yield SystemCommand("Leave the logs", "Back to where one came from", self.action_back)
-
-
-def _level_words(level: str) -> str:
-    return {"warning": "warnings and errors", "error": "errors only"}.get(level, "")
 
 
 def _log_label(log: str, size: int) -> Text:

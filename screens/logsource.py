@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from eagle3ops.hosts.link import Link
 from eagle3ops.screens.logtext import Condition
 
 PAGE = 256
@@ -33,6 +34,22 @@ class Host(Protocol):
 
     def stream(self, op: str, **arguments: Any) -> AsyncIterator[list[Any]]:
         """Batches of items."""
+
+
+class RunHost:
+    """The agent, asked about one run."""
+
+    def __init__(self, link: Link, run_id: str, root: str | None) -> None:
+        self._link = link
+        self._about = {"run": run_id} | ({} if root is None else {"root": root})
+
+    def call(self, op: str, **arguments: Any) -> Awaitable[Mapping[str, Any]]:
+        """One answer."""
+        return self._link.call(op, **self._about, **arguments)
+
+    def stream(self, op: str, **arguments: Any) -> AsyncIterator[list[Any]]:
+        """Batches of items."""
+        return self._link.stream(op, **self._about, **arguments)
 
 
 @dataclass(frozen=True, slots=True)
