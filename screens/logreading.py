@@ -137,18 +137,20 @@ class LogReading(Screen[None]):
     async def _apply_filter(self, wait: float = 0.0) -> None:
         """Show only the lines that match; all of them when nothing is asked for."""
         await asyncio.sleep(wait)
-        document, number, conditions = self._document, self._number(), self._conditions()
+        document, conditions = self._document, self._conditions()
         if document is None:
             return
         if not conditions:
             self._filter = self._scanning = None
             if self._view.rows is not document:
-                self._view.show(document, number or 0)
+                self._view.show(document, self._number() or 0)
             self._show_status()
             return
         matches = self._scanning = Matches(self._host, document.log, conditions)
         try:
             await matches.scan(self._scanned)
+            # The cursor may have moved meanwhile.
+            number = self._number()
             row = await matches.row_at(number) if number is not None and not self._view.follow else 0
         except Eagle3opsError as error:
             self._say(error)
@@ -201,7 +203,8 @@ class LogReading(Screen[None]):
     async def action_next(self, step: int) -> None:
         """To the next or the previous match."""
         if self._search is None:
-            self.notify("Nothing is searched for; / begins a search.", severity="warning")
+            words = "The search goes on." if self._scanning else "Nothing is searched for; / begins a search."
+            self.notify(words, severity="warning")
             return
         try:
             await self._jump(step)
@@ -221,8 +224,11 @@ class LogReading(Screen[None]):
         line = search.get(row)
         if line is None or line.number is None:
             return
-        rows = self._view.rows
-        place = await rows.row_at(line.number) if isinstance(rows, Matches) else line.number
+        while True:
+            rows = self._view.rows
+            place = await rows.row_at(line.number) if isinstance(rows, Matches) else line.number
+            if rows is self._view.rows:
+                break
         self._hit = row
         self._view.go(place, middle=True)
 

@@ -183,7 +183,9 @@ async def test_searching(folder: Path) -> None:
         assert view.found[1099] == ((22, 37),)
         await pilot.press("N", "N")
         await until(pilot, ": 10 of 10", "line 1,900 of", "went on from the other end")
-        await pilot.press("e", "n")
+        await pilot.press("e")
+        await until(pilot, "warnings and errors: 300", "/error step 1.00: 10")
+        await pilot.press("n")
         await until(pilot, "warnings and errors: 300", ": 1 of 10", "line 1,000 of", "step 990.", "step 1010.")
         await pilot.press("slash")
         assert pilot.app.screen.query_one(Input).value == "error step 1.00"
