@@ -15,7 +15,27 @@ from eagle3ops.errors import RequestError
 from eagle3ops.hosts.agent import log_searcher
 from eagle3ops.hosts.client import AgentClient
 
-PATTERNS = ["a", "A+b?", "^b", "c$", "b|ü", "[^a]", r"\s", r"a\b", "", "(?i)B", r"(?<=a)b", ".{3}", "\\ufffd", r"\Ab\Z"]
+PATTERNS = [
+    "a*",
+    "a{2}",
+    "(?:a|c)+$",
+    "b.c",
+    r"^a\w",
+    "a",
+    "A+b?",
+    "^b",
+    "c$",
+    "b|ü",
+    "[^a]",
+    r"\s",
+    r"a\b",
+    "",
+    "(?i)B",
+    r"(?<=a)b",
+    ".{3}",
+    "\\ufffd",
+    r"\Ab\Z",
+]
 
 line_pieces = st.lists(
     st.sampled_from([b"a", b"A", b"b", b"c", b" ", b"\xc3\xbc", b"\xc3", b"\r", b"\x00", b"a" * 9]), max_size=8
@@ -57,6 +77,7 @@ def naive(data: bytes, pattern: str, invert: bool, ignore_case: bool) -> list[tu
     st.booleans(),
     st.booleans(),
     st.integers(1, 60),
+    st.sampled_from([1, 3, 256]),
 )
 def test_what_is_found_is_what_is_there(
     tmp_path_factory: pytest.TempPathFactory,
@@ -66,6 +87,7 @@ def test_what_is_found_is_what_is_there(
     invert: bool,
     ignore_case: bool,
     piece: int,
+    few: int,
 ) -> None:
     data = b"\n".join(lines) + (b"\n" if ended else b"")
     one = {"pattern": pattern, "invert": invert, "ignore_case": ignore_case}
@@ -73,6 +95,7 @@ def test_what_is_found_is_what_is_there(
     folder = tmp_path_factory.mktemp("search")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_searcher, "PIECE", piece)
+        patch.setattr(log_searcher, "FEW", few)
         found, end = searched(folder, data, conditions=[one])
         assert [(number, offset, text) for _, number, offset, text, _ in found] == expected
         assert [index for index, *_ in found] == list(range(len(expected)))

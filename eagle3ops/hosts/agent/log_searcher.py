@@ -30,6 +30,9 @@ TEXT_CAP = 16 << 10
 TEXT_BYTES = 4 << 20
 """Bytes of text that one search sends; the matches behind them are counted, and marked."""
 
+FEW = 256
+"""Matches in a piece up to which it is not taken apart into lines."""
+
 SPANS = 20
 """Places in a line that are named."""
 
@@ -78,9 +81,12 @@ class Condition:
     """`data` looks at lines in lower case: three times as fast as looking at both."""
     invert: bool
     find: Callable[[str], Iterator[re.Match[str]]]
+    across: Callable[[bytes, int], re.Match[bytes] | None] | None
+    """`data` for many lines at once, for a pattern that cannot see over the end of a line."""
 
 
 _SAME_IN_BYTES = re.compile(r"(?!.*(?:\\[uUN]|\(\?[a-zA-Z-]*[uaL]))[\x00-\x7f]*", re.DOTALL)
+_WITHIN_A_LINE = re.compile(r"""(?!.*\(\?[^:])(?:[\w :/=,;<>@#%&'"~`!.|*+?(){}^$-]|\\[dwb.|*+?()\[\]])+""", re.ASCII)
 _SAME_IN_LOWER_CASE = re.compile(r"(?:[^\\\[A-Z]|\\[^A-Za-z0-9]|\\[dswb])*", re.DOTALL)
 
 
@@ -88,16 +94,77 @@ def condition(asked: dict[str, Any]) -> Condition:
     """A condition as it was asked for; raises re.error when it is none."""
     pattern, ignore_case = str(asked["pattern"]), bool(asked.get("ignore_case"))
     compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-    data, lower = None, False
+    data, lower, across = None, False, None
     if _SAME_IN_BYTES.fullmatch(pattern):
         lower = ignore_case and "(?" not in pattern and bool(_SAME_IN_LOWER_CASE.fullmatch(pattern))
-        data = re.compile(pattern.encode(), re.IGNORECASE if ignore_case and not lower else 0).search
-    return Condition(compiled.search, data, lower, bool(asked.get("invert")), compiled.finditer)
+        flags = re.IGNORECASE if ignore_case and not lower else 0
+        data = re.compile(pattern.encode(), flags).search
+        if not asked.get("invert") and _WITHIN_A_LINE.fullmatch(pattern):
+            across = re.compile(pattern.encode(), flags | re.MULTILINE).search
+    return Condition(compiled.search, data, lower, bool(asked.get("invert")), compiled.finditer, across)
 
 
-def matching(data: bytes, conditions: Sequence[Condition]) -> tuple[list[bytes], list[int]]:
+class Lines:
+    """The lines of a piece: all of them, or those few that may match."""
+
+    def __init__(self, data: bytes, few: dict[int, int] | None = None) -> None:
+        self._data = data
+        self._few = few
+        """Where those few begin, by their numbers."""
+        self.all = data.split(b"\n") if few is None else []
+        self.count = len(self.all) or data.count(b"\n") + 1
+        self._starts: list[int] = []
+
+    def start(self, number: int) -> int:
+        """The byte of the piece at which a line begins."""
+        if self._few is not None:
+            return self._few[number]
+        self._starts = self._starts or [0, *accumulate(len(line) + 1 for line in self.all)]
+        return self._starts[number]
+
+    def line(self, number: int) -> bytes:
+        """One line."""
+        if self._few is None:
+            return self.all[number]
+        stop = self._data.find(b"\n", self._few[number])
+        return self._data[self._few[number] :] if stop < 0 else self._data[self._few[number] : stop]
+
+
+def few_lines(data: bytes, one: Condition) -> dict[int, int] | None:
+    """The lines that match, found without taking the piece apart; None when there are too many, or it cannot be."""
+    if one.across is None or b"\r" in data or not data.isascii():
+        return None
+    text = data.lower() if one.lower else data
+    few: dict[int, int] = {}
+    at = number = counted = 0
+    while match := one.across(text, at):
+        start = text.rfind(b"\n", 0, match.start()) + 1
+        stop = text.find(b"\n", match.start())
+        number += text.count(b"\n", counted, start)
+        counted = start
+        if len(few) == FEW or (stop if stop >= 0 else len(text)) - start > SEARCH_CAP:
+            return None
+        few[number] = start
+        if stop < 0:
+            break
+        at = stop + 1
+    return few
+
+
+def matching(data: bytes, conditions: Sequence[Condition]) -> tuple[Lines, list[int]]:
     """The lines of a piece, and which of them fulfil all conditions."""
-    lines = _split(data)
+    few = few_lines(data, conditions[0])
+    lines = Lines(data, few)
+    if few is not None:
+        found = list(few)
+        for one in conditions[1:]:
+            texts = {number: lines.line(number).decode() for number in found}
+            found = [number for number in found if bool(one.text(texts[number])) is not one.invert]
+        return lines, found
+    return lines, _matching(data, lines.all, conditions)
+
+
+def _matching(data: bytes, lines: list[bytes], conditions: Sequence[Condition]) -> list[int]:
     numbers: list[int] = list(range(len(lines)))
     ascii_lines = _searched(lines) if data.isascii() else None
     lower_lines: list[bytes] | None = None
@@ -111,7 +178,7 @@ def matching(data: bytes, conditions: Sequence[Condition]) -> tuple[list[bytes],
         else:
             texts = texts or [line.decode("utf-8", "replace") for line in _searched(lines)]
             numbers = _hold(one.text, texts, numbers, one.invert)
-    return lines, numbers
+    return numbers
 
 
 def _split(data: bytes) -> list[bytes]:
@@ -194,27 +261,26 @@ def search(
         before_piece()
         lines, numbers = matching(data, conditions)
         whole = os.pread(fd, 1, start + length - 1) == b"\n"
-        starts: list[int] = []
         for number in numbers:
             texts = sent < limit and room > 0
             if not texts and not every:
                 break
             if texts or report.matches % every == 0:
-                starts = starts or [0, *accumulate(len(one) + 1 for one in lines)]
-                place = start + starts[number]
+                place = start + lines.start(number)
                 if every and report.matches % every == 0:
                     report.marks.append((report.matches, line + number, place))
                 if texts:
-                    text = shown(lines[number], length - whole if len(lines) == 1 else len(lines[number]))
-                    report.found.append((report.matches, line + number, place, text, spans(text, conditions[0])))
+                    found = lines.line(number)
+                    text = shown(found, length - whole if lines.count == 1 else len(found))
+                    places = spans(text, conditions[0])
+                    report.found.append((report.matches, line + number, place, text, places))
                     sent, room = sent + 1, room - len(text)
             report.matches += 1
-        line += len(lines)
+        line += lines.count
         if whole:
             resume = (line, start + length, False)
         else:
-            torn = len(lines) - 1
-            resume = (line - 1, start + sum(len(one) + 1 for one in lines[:-1]), numbers[-1:] == [torn])
+            resume = (line - 1, start + data.rfind(b"\n") + 1, numbers[-1:] == [lines.count - 1])
         full = not every and (sent >= limit or room <= 0)
         report.send(start + length, line, now=full)
         if full:
