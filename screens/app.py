@@ -11,6 +11,7 @@ from textual.screen import Screen
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.reach import transport_for
 from eagle3ops.screens.asking import ConsolePrompts
+from eagle3ops.screens.logs import Logs
 from eagle3ops.screens.overview import Overview
 from eagle3ops.words import plain
 
@@ -51,6 +52,9 @@ class ConsoleApp(App[int]):
             yield SystemCommand("Resume run", "Take the selected run up again where it stopped", screen.action_resume)
             yield SystemCommand("Cancel run", "End the selected run; asks first", screen.action_cancel)
             yield SystemCommand("Reconnect", "Try the line to the host now", screen.action_reconnect)
+            yield SystemCommand("Logs", "What the processes of the selected run say", screen.action_logs)
+        if isinstance(screen, Logs):
+            yield from screen.commands()
 
 
 def main(root: str | None, host: str) -> int:

@@ -19,6 +19,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.confirm import Confirm
+from eagle3ops.screens.logs import Logs
 from eagle3ops.screens.watching import NEWEST, QUIET_S, RunDetail, RunRow, RunWatch, StageRow, age, run_rows
 from eagle3ops.words import human_seconds, plain
 
@@ -43,6 +44,7 @@ class Overview(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "resume", "Resume"),
         Binding("c", "cancel", "Cancel"),
+        Binding("o", "logs", "Logs"),
         Binding("l", "reconnect", "Reconnect", show=False),
         Binding("tab", "app.focus_next", "Next pane", show=False),
     ]
@@ -225,6 +227,14 @@ class Overview(Screen[None]):
         """Try the line to the host now; from a worker, as it may have to ask for a passphrase."""
         self._link.start()
         self._link.wake()
+
+    def action_logs(self) -> None:
+        """What the processes of the selected run say."""
+        row = self._row()
+        if row is None:
+            self.notify("There is no run whose logs could be shown.", severity="warning")
+        else:
+            self.app.push_screen(Logs(self._link, row.run_id, self._root))
 
     def action_resume(self) -> None:
         """Take the selected run up again."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, ParamSpec, Protocol, TypeVar, get_args
+from typing import Any, ParamSpec, Protocol, TypeVar, get_args, get_origin
 
 from eagle3ops import __version__
 from eagle3ops.errors import RequestError
@@ -146,5 +146,7 @@ def _arguments(call: Callable[..., Any]) -> dict[str, Argument]:
             continue
         annotation = parameter.annotation
         kinds = get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+        # A list may be annotated with what is in it; that is for the op to check.
+        kinds = tuple(get_origin(kind) or kind for kind in kinds)
         found[parameter.name] = Argument(parameter.name, kinds, parameter.default is parameter.empty)
     return found

@@ -1,12 +1,17 @@
-"""Ops about the logs of a run: which are there, windows into them, and what is added to them."""
+"""Ops about the logs of a run: which are there, windows into them, what is added to them, and which lines match."""
 
 import asyncio
+import json
 import os
+import signal
+import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle3ops.errors import RequestError
+from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.hosts.agent.operation import Batch, End, Surroundings, operation, stream
 
 if TYPE_CHECKING:
@@ -15,6 +20,12 @@ if TYPE_CHECKING:
 MAX_BYTES = 4 << 20
 PIECE = 128 << 10
 FAST_S, SLOW_S = 0.05, 0.5
+
+MAX_MATCHES = 20_000
+MAX_CONDITIONS = 8
+MAX_PATTERN = 2000
+_SEARCHES = asyncio.Semaphore(4)
+"""Searches that go on at the same time; others wait."""
 
 
 def _run(here: Surroundings, run: str) -> "RunDirectory":
@@ -111,9 +122,108 @@ async def follow(here: Surroundings, *, run: str, log: str, offset: int = 0) -> 
     yield End({"run": found.run_id, "log": log, "status": status, "end": max(0, follower.offset)})
 
 
+async def search(
+    here: Surroundings,
+    *,
+    run: str,
+    log: str,
+    pattern: str,
+    invert: bool = False,
+    ignore_case: bool = False,
+    also: list[Any] | None = None,
+    line: int = 0,
+    offset: int = 0,
+    limit: int = 500,
+    every: int = 0,
+) -> AsyncIterator[Batch]:
+    """The lines that match, from line `line` on, which begins at byte `offset`.
+
+    Args:
+        here: the agent.
+        run: the run.
+        log: the name of its log.
+        pattern: a regular expression of Python that is searched for in each line.
+        invert: the lines that do not match.
+        ignore_case: `a` is `A`, too.
+        also: more conditions: objects with `pattern`, `invert`, `ignore_case`.
+        line: number of the first line.
+        offset: byte at which that line begins.
+        limit: so many matches are sent.
+        every: 0 ends the search with the last match that is sent; else the others are counted, and each so manieth is
+            marked with its line and byte, so that any part of the matches can be asked for.
+    """
+    conditions = _conditions([{"pattern": pattern, "invert": invert, "ignore_case": ignore_case}, *(also or [])])
+    if not 0 <= limit <= MAX_MATCHES or not (every == 0 or 16 <= every <= 1 << 20) or line < 0 or offset < 0:
+        raise RequestError(
+            f"log.search: limit is between 0 and {MAX_MATCHES}, every is 0 or at least 16, line and offset not negative"
+        )
+    asked = {"conditions": conditions, "line": line, "offset": offset, "limit": limit, "every": every}
+    found = await here.in_thread(_run, here, run)
+    async with _SEARCHES:
+        async for batch in _searched(found, log, asked):
+            yield batch
+
+
+def _conditions(given: list[Any]) -> list[dict[str, Any]]:
+    if len(given) > MAX_CONDITIONS:
+        raise RequestError(f"log.search: at most {MAX_CONDITIONS} conditions, not {len(given)}")
+    for one in given:
+        if not isinstance(one, dict) or not isinstance(one.get("pattern"), str):
+            raise RequestError("log.search: a condition is an object with pattern, invert and ignore_case")
+        if len(one["pattern"]) > MAX_PATTERN:
+            raise RequestError(f"log.search: a pattern has at most {MAX_PATTERN} characters")
+    return [{key: one.get(key) for key in ("pattern", "invert", "ignore_case")} for one in given]
+
+
+async def _searched(run: "RunDirectory", log: str, asked: dict[str, Any]) -> AsyncIterator[Batch]:
+    """Search in a process of its own: a regular expression holds the GIL for as long as it likes."""
+    from eagle3ops.hosts.agent import logs
+    from eagle3ops.hosts.agent.protocol import LineSplitter
+
+    with logs.open_log(run, log) as fd:
+        program = Path(__file__).with_name("log_searcher.py")
+        searcher = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(program), json.dumps(asked)),
+            stdin=fd,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    assert searcher.stdout is not None
+    splitter, at, lines = LineSplitter(), asked["offset"], asked["line"]
+    try:
+        while chunk := await searcher.stdout.read(1 << 20):
+            items = []
+            for said in splitter.feed(chunk):
+                kind, message = said[:1], json.loads(said[1:])
+                if kind == b"i":
+                    at, lines = message["at"], message["lines"]
+                    items.append(message)
+                    continue
+                if items:
+                    yield items
+                if kind == b"e":
+                    yield End({"run": run.run_id, "log": log, **message})
+                    return
+                raise RequestError(f"log.search: not a regular expression: {message['what']}")
+            if items:
+                yield items
+        if await searcher.wait() == -signal.SIGPROF:
+            raise RequestError(
+                f"log.search: {asked['conditions'][0]['pattern'][:80]!a} takes for ever behind line {lines}, "
+                f"byte {at}; the search was ended",
+                remedy="a repetition inside a repetition does that, as in (a+)+; say it without",
+            )
+        raise Eagle3opsError(f"log.search: the search of {log} ended by itself, with {searcher.returncode}")
+    finally:
+        with suppress(ProcessLookupError):
+            searcher.kill()
+        await searcher.wait()
+
+
 OPERATIONS = (
     operation("log.list", list_logs),
     operation("log.read", read),
     operation("log.lines", lines),
     stream("log.follow", follow),
+    stream("log.search", search),
 )

@@ -1,0 +1,349 @@
+"""What do the processes of a run say? Its logs, of any length: read, followed, searched, filtered, copied."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Footer, Header, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.hosts.link import Link
+from eagle3ops.hosts.transport import ConnectionRefusedForGood
+from eagle3ops.screens.clipboard import copy
+from eagle3ops.screens.logreading import TYPING_S, LogReading
+from eagle3ops.screens.logsource import Document, Matches, RunHost
+from eagle3ops.screens.logtext import parse_place
+from eagle3ops.screens.logview import LogView
+from eagle3ops.words import human_bytes, plain
+
+LOOK_S, LONGEST_LOOK_S = 0.3, 2.0
+WIDE = 110
+"""Columns from which on the list of logs stands beside the log."""
+
+COPY_LINES = 5000
+NAME_WIDTH = 26
+_ASKED = {
+    "search": "Search: a regular expression; small letters stand for capitals, too",
+    "filter": "Filter: a regular expression, ! in front: the lines without it",
+    "go": "Go to: a line number, -20 from the end, or 50%",
+}
+_LEVELS = ("", "warning", "error")
+
+
+class Logs(LogReading):
+    """The list of logs at the left, one log at the right, and below it where one is."""
+
+    CSS_PATH = "logs.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back"),
+        Binding("f", "follow", "Follow"),
+        Binding("slash", "ask('search')", "Find", key_display="/"),
+        Binding("ampersand", "ask('filter')", "Filter", key_display="&"),
+        Binding("e", "level", "Level"),
+        Binding("w", "wrap", "Wrap"),
+        Binding("t", "times", "Times"),
+        Binding("y", "copy", "Copy"),
+        Binding("l", "list", "Logs"),
+        Binding("n", "next(1)", "Next match", show=False),
+        Binding("N", "next(-1)", "Previous match", show=False),
+        Binding("colon,ctrl+g", "ask('go')", "Go to line", show=False),
+        Binding("right_square_bracket", "other(1)", "Next log", show=False),
+        Binding("left_square_bracket", "other(-1)", "Previous log", show=False),
+    ]
+
+    def __init__(self, link: Link, run_id: str, root: str | None) -> None:
+        super().__init__(RunHost(link, run_id, root))
+        self._link = link
+        self._run_id = run_id
+        self._sizes: dict[str, int] = {}
+        self._asking: str | None = None
+
+    def compose(self) -> ComposeResult:
+        """The list, the log, the line to type in and the status."""
+        yield Header()
+        with Horizontal(id="log-body"):
+            yield OptionList(id="log-list", markup=False)
+            with Vertical(id="log-pane"):
+                yield LogView(Document(self._host, ""), id="log")
+                yield Input(id="log-ask")
+                yield Static(id="log-status")
+        yield Footer(show_command_palette=self.app.size.width >= WIDE)
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self._list.border_title = "Logs"
+        self._view.border_title = Text(plain(self._run_id))
+        self._view.focus()
+        self.set_interval(1.0, self._show_status)
+        self._show_status()
+        self._watch()
+
+    @property
+    def _list(self) -> OptionList:
+        return self.query_one("#log-list", OptionList)
+
+    def on_resize(self) -> None:
+        """The list has its place beside the log when there is room; else `l` brings it."""
+        self._list.display = self.size.width >= WIDE
+
+    # What is there, and what is added.
+
+    @work(exit_on_error=False)
+    async def _watch(self) -> None:
+        """Look at the sizes of the logs, and at the end of the one that is shown when it has grown."""
+        pause = LOOK_S
+        while True:
+            try:
+                found = await self._host.call("log.list")
+                self._read_at = time.time()
+                self._show_list({str(log["log"]): int(log["size"]) for log in found.get("logs", [])}, found)
+                grown = await self._look()
+            except ConnectionRefusedForGood as error:
+                self._say(error)
+                return
+            except Eagle3opsError as error:
+                self._say(error)
+                grown = False
+            self._show_status()
+            pause = LOOK_S if grown else min(pause * 1.5, LONGEST_LOOK_S)
+            await asyncio.sleep(pause)
+
+    async def _look(self) -> bool:
+        """Take in what was added; true when something was."""
+        document = self._document
+        if document is None or self._sizes.get(document.log, 0) == document.size:
+            return False
+        known = document.size >= 0
+        if await document.look():
+            # Cut, or another file: whatever matched in it is void.
+            self._apply_filter()
+            self._apply_search(jump=False)
+        if document is not self._document:
+            return True
+        if self._filter is None:
+            self._view.changed()
+        if not document.counted:
+            self._show_status()
+            await document.number()
+            await document.look()
+            self._view.changed()
+        for matches in (self._filter, self._search):
+            if known and matches is not None and matches.complete:
+                await matches.scan(self._scanned)
+        return True
+
+    def _show_list(self, sizes: dict[str, int], found: Mapping[str, Any]) -> None:
+        if list(sizes) != list(self._sizes):
+            self._list.clear_options()
+            self._list.add_options([Option(_log_label(log, size), id=log) for log, size in sizes.items()])
+        else:
+            for log, size in sizes.items():
+                if size != self._sizes[log]:
+                    self._list.replace_option_prompt(log, _log_label(log, size))
+        self._sizes = sizes
+        if self._document is None and sizes:
+            times = {str(log["log"]): float(log["modified"]) for log in found["logs"]}
+            self._open(max(sizes, key=lambda log: (sizes[log] > 0, times[log], sizes[log])))
+
+    def _open(self, log: str) -> None:
+        """Show another log, at its end; filter and search go with it."""
+        self._document = Document(self._host, log)
+        self._filter = self._search = self._hit = self._offset = self._error = None
+        self._list.highlighted = list(self._sizes).index(log)
+        view = self._view
+        view.border_title = Text(f"{plain(self._run_id)}  {plain(log)}")
+        view.follow, view.found = True, {}
+        view.show(self._document, 0)
+        self._first_look(self._document)
+
+    @work(exclusive=True, group="open", exit_on_error=False)
+    async def _first_look(self, document: Document) -> None:
+        try:
+            self._sizes.setdefault(document.log, 0)
+            if self._sizes[document.log] or document.size < 0:
+                await self._look()
+        except Eagle3opsError as error:
+            self._say(error)
+        if document is self._document:
+            self._apply_filter()
+            self._apply_search(jump=False)
+            self._show_status()
+
+    @on(OptionList.OptionSelected, "#log-list")
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        if event.option.id is not None:
+            self._open(event.option.id)
+            self._list.display = self.size.width >= WIDE
+            self._view.focus()
+
+    # Keys.
+
+    def action_back(self) -> None:
+        """Leave the line that is typed in, the selection, the list, or the screen."""
+        if self._asking is not None:
+            self._end_asking()
+        elif self._view.mark is not None:
+            self._view.action_select()
+        elif self._list.has_focus and self.size.width < WIDE:
+            self.action_list()
+        else:
+            self.dismiss()
+
+    def action_follow(self) -> None:
+        """Stay at the end, or stay here."""
+        if self._view.follow:
+            self._view.follow = False
+        else:
+            self._view.action_last()
+        self._show_status()
+
+    def action_wrap(self) -> None:
+        """Break long lines, or let them run out of the window."""
+        view = self._view
+        view.wrap = not view.wrap
+        view.scroll_to(x=0, animate=False)
+        view.changed()
+        view.go(view.cursor)
+        self._show_status()
+
+    def action_times(self) -> None:
+        """Show the times at the beginning of lines, or leave them out; a log that has none gets none."""
+        view, shown = self._view, self._view.times
+        view.times = True
+        lines = [view.shown(view.top + row) for row in range(view.height)]
+        if any(line is not None and line.time for line in lines):
+            view.times = not shown
+        else:
+            self.notify("The lines here begin with no time; none is made up.", severity="warning")
+        view.changed()
+        self._show_status()
+
+    def action_level(self) -> None:
+        """All lines, warnings and errors, errors only."""
+        self._level = _LEVELS[(_LEVELS.index(self._level) + 1) % len(_LEVELS)]
+        self._apply_filter()
+        self._apply_search(jump=False)
+
+    def action_list(self) -> None:
+        """To the list of logs, or back from it."""
+        if self._list.has_focus:
+            self._list.display = self.size.width >= WIDE
+            self._view.focus()
+        else:
+            self._list.display = True
+            self._list.focus()
+
+    def action_other(self, step: int) -> None:
+        """The next log that is not empty."""
+        names = [log for log, size in self._sizes.items() if size or (self._document and log == self._document.log)]
+        if self._document is not None and len(names) > 1:
+            self._open(names[(names.index(self._document.log) + step) % len(names)])
+
+    def action_ask(self, what: str) -> None:
+        """Ask for a pattern or a place; what was typed last time stands there."""
+        self._asking = what
+        ask = self.query_one("#log-ask", Input)
+        ask.border_title = _ASKED[what]
+        with self.prevent(Input.Changed):
+            ask.value = "" if what == "go" else self._typed[what]
+        ask.display = True
+        ask.focus()
+
+    def _end_asking(self) -> None:
+        self._asking = None
+        self.query_one("#log-ask", Input).display = False
+        self._view.focus()
+
+    @on(Input.Changed, "#log-ask")
+    def _typing(self, event: Input.Changed) -> None:
+        if self._asking == "filter":
+            self._typed["filter"] = event.value
+            self._apply_filter(TYPING_S)
+
+    @on(Input.Submitted, "#log-ask")
+    def _typed_in(self, event: Input.Submitted) -> None:
+        what = self._asking
+        self._end_asking()
+        if what == "go":
+            row = parse_place(event.value, self._view.rows.count)
+            if row is None:
+                self.notify("A place is a line number, -20 or 50%.", severity="warning")
+            elif isinstance(self._view.rows, Matches) and "%" not in event.value and "-" not in event.value:
+                self._go_to_line(int(parse_place(event.value, 1 << 60) or 0))
+            else:
+                self._view.go(row, middle=True)
+        elif what is not None:
+            self._typed[what] = event.value
+            if what == "filter":
+                self._apply_filter()
+            self._apply_search(jump=what == "search")
+
+    @work(exclusive=True, group="jump", exit_on_error=False)
+    async def _go_to_line(self, number: int) -> None:
+        rows = self._view.rows
+        if isinstance(rows, Matches):
+            self._view.go(await rows.row_at(number), middle=True)
+
+    @work(exclusive=True, group="copy", exit_on_error=False)
+    async def action_copy(self) -> None:
+        """Copy the line of the cursor, or the selected ones, and say where to."""
+        first, last = self._view.selection()
+        if not self._view.rows.count:
+            self.notify("There is no line to copy.", severity="warning")
+            return
+        try:
+            lines = await self._view.rows.lines(first, min(last, first + COPY_LINES - 1))
+        except Eagle3opsError as error:
+            self._say(error)
+            return
+        text = "\n".join("\t".join(map(plain, line.text.split("\t"))) for line in lines)
+        where = await copy(text, self.app.copy_to_clipboard)
+        many = f"{len(lines):,} lines" if len(lines) != 1 else "1 line"
+        more = f" (at most {COPY_LINES:,} at once)" if last - first >= COPY_LINES else ""
+        self.notify(f"{many}{more}, {where}", title="Copied", markup=False)
+        self._view.mark = None
+        self._view.redraw()
+
+    # The status.
+
+    def _show_status(self) -> None:
+        """Where one is, and what one sees."""
+        if not self.is_mounted:
+            return
+        stale = self._link.state.kind != "connected"
+        self.query_one("#log-body").set_class(stale, "stale")
+        how = self._how()
+        if stale:
+            seen = time.strftime("%H:%M:%S", time.localtime(self._read_at)) if self._read_at else "never"
+            how = Text(f"! {plain(self._link.state)}; read at {seen}", style="bold yellow")
+        self.query_one("#log-status", Static).update(Text("\n").join([self._where(), how]))
+
+    def commands(self) -> Iterable[SystemCommand]:
+        """What the palette offers here."""
+        yield SystemCommand("Follow the log", "Stay at its end, or stay here", self.action_follow)
+        yield SystemCommand(
+            "Search in the log", "A regular expression; n and N go on", lambda: self.action_ask("search")
+        )
+        yield SystemCommand("Filter the log", "Only lines that match, or do not", lambda: self.action_ask("filter"))
+        yield SystemCommand("Filter by level", "All, warnings and errors, errors only", self.action_level)
+        yield SystemCommand("Go to line", "A number, -20 from the end, 50%", lambda: self.action_ask("go"))
+        yield SystemCommand("Wrap long lines", "Break them, or let them run on", self.action_wrap)
+        yield SystemCommand("Show times", "Those that the log has, or none", self.action_times)
+        yield SystemCommand("Copy lines", "The line of the cursor, or the selected ones", self.action_copy)
+        yield SystemCommand("Choose a log", "All logs of the run, with their sizes", self.action_list)
+        yield SystemCommand("Leave the logs", "Back to where one came from", self.action_back)
+
+
+def _log_label(log: str, size: int) -> Text:
+    name = plain(log.removesuffix(".log"))
+    name = name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
+    label = Text.assemble((f"{name:<{NAME_WIDTH}}", "" if size else "dim"), (f"{human_bytes(size):>11}", "dim"))
+    label.no_wrap = True
+    return label

@@ -1,0 +1,336 @@
+"""The lines themselves: any number of them, of which only those in the window are drawn, or even here."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from eagle3ops.screens.logsource import Line, Rows
+from eagle3ops.screens.logtext import LEVEL_MARKS, Shown, show_line
+
+MARGIN = 64
+"""Lines above and below the window that are fetched with it."""
+
+
+class LogView(ScrollView, can_focus=True):
+    """Scrolls through rows, with a cursor, a selection, and marks for levels and matches."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "log--gutter",
+        "log--cursor",
+        "log--selected",
+        "log--match",
+        "log--error",
+        "log--warning",
+        "log--debug",
+        "log--time",
+    }
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("shift+up", "move(-1, True)", "Select up", show=False),
+        Binding("shift+down", "move(1, True)", "Select down", show=False),
+        Binding("pageup,b", "page(-1)", "Page up", show=False),
+        Binding("pagedown,space", "page(1)", "Page down", show=False),
+        Binding("ctrl+u", "page(-0.5)", "Half a page up", show=False),
+        Binding("ctrl+d", "page(0.5)", "Half a page down", show=False),
+        Binding("home,g", "first", "First line", show=False),
+        Binding("end,G", "last", "Last line, and follow", show=False),
+        Binding("left", "aside(-1)", "Left", show=False),
+        Binding("right", "aside(1)", "Right", show=False),
+        Binding("v", "select", "Select lines", show=False),
+    ]
+
+    @dataclass
+    class Needed(Message):
+        """Rows that are to be drawn and are not here."""
+
+        first: int
+        last: int
+
+    class Moved(Message):
+        """The cursor, the window or whether the end is followed has changed."""
+
+    def __init__(self, rows: Rows, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.rows = rows
+        self.cursor = 0
+        self.mark: int | None = None
+        self.follow = True
+        self.wrap = False
+        self.times = True
+        self.found: dict[int, tuple[tuple[int, int], ...]] = {}
+        """What a search found in lines, by their numbers."""
+        self._widest = 0
+        self._moving = False
+        self._drawn: list[tuple[int, int, int]] = []
+
+    def show(self, rows: Rows, cursor: int) -> None:
+        """Show other rows, with the cursor on one of them."""
+        self.rows, self.mark, self._widest = rows, None, 0
+        self.changed()
+        if self.follow:
+            self.to_end()
+        else:
+            self.go(cursor, middle=True)
+
+    def changed(self, *, arrived: bool = False) -> None:
+        """Rows were added or taken away; or they have `arrived`, and those that have not are not asked for again."""
+        count = self.rows.count
+        self.cursor = max(0, min(self.cursor, count - 1))
+        for row in range(self.top, min(count, self.top + self.height)):
+            line = self.shown(row)
+            if line is not None:
+                self._widest = max(self._widest, line.width())
+        height = count + (self.height - 1 if self.wrap and count else 0)
+        width = self.size.width if self.wrap else self.gutter_width + self._widest
+        self._moving = True
+        self.virtual_size = Size(width, height)
+        self._moving = False
+        if self.follow:
+            self.to_end()
+        self.redraw(ask=not arrived)
+
+    @property
+    def height(self) -> int:
+        """Rows of the screen."""
+        return max(1, self.scrollable_content_region.height)
+
+    @property
+    def top(self) -> int:
+        """The row that is drawn first."""
+        return max(0, self.scroll_offset.y)
+
+    @property
+    def gutter_width(self) -> int:
+        """Cells for the cursor's mark, the line number and the level."""
+        return len(str(self._last_number())) + 5
+
+    def _last_number(self) -> int:
+        last = self.rows.get(self.rows.count - 1)
+        return max(9999, self.rows.count, (last.number or 0) + 1 if last else 0)
+
+    def shown(self, row: int) -> Shown | None:
+        """A row as it is drawn; None when it is not here."""
+        line = self.rows.get(row)
+        if line is None:
+            return None
+        spans = line.spans or (self.found.get(line.number, ()) if line.number is not None else ())
+        shown = show_line(line.text, spans)
+        return shown if self.times else shown.without_time()
+
+    def redraw(self, *, ask: bool = True) -> None:
+        """Draw everything anew, and say what is missing."""
+        self._lay_out()
+        last = max((row for row, _, _ in self._drawn), default=self.top)
+        if ask and any(self.rows.get(row) is None for row in range(self.top, min(last + 1, self.rows.count))):
+            self.post_message(self.Needed(max(0, self.top - MARGIN), min(self.rows.count - 1, last + MARGIN)))
+        self.refresh()
+
+    def _lay_out(self) -> None:
+        """Which piece of which row stands in which row of the screen."""
+        self._drawn = []
+        row, height, width = self.top, self.height, self._text_width()
+        while len(self._drawn) < height and row < self.rows.count:
+            line = self.shown(row) if self.wrap else None
+            # A line that is taller than the window is cut: unwrapped, it can be read to its end.
+            places = line.rows(width)[: max(1, height - 1)] if line is not None else [(0, -1)]
+            self._drawn += [(row, begin, end) for begin, end in places]
+            row += 1
+        del self._drawn[height:]
+
+    def _text_width(self) -> int:
+        return max(2, self.scrollable_content_region.width - self.gutter_width)
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the screen."""
+        width = self.scrollable_content_region.width
+        if y >= len(self._drawn):
+            return Strip.blank(width, self.rich_style)
+        row, begin, end = self._drawn[y]
+        line = self.rows.get(row)
+        base = self.rich_style + self._row_style(row)
+        gutter = Strip(self._gutter(row, line, base, first=begin == 0), self.gutter_width)
+        text = Strip(self._segments(row, base))
+        if self.wrap and end >= 0 and (shown := self.shown(row)) is not None:
+            cells = [Shown(shown.text[:place]).width() for place in (begin, end)]
+            text = text.crop(*cells)
+        elif not self.wrap:
+            text = text.crop(self.scroll_offset.x, self.scroll_offset.x + self._text_width())
+        return Strip.join([gutter, text]).adjust_cell_length(width, base)
+
+    def _row_style(self, row: int) -> Style:
+        if self.mark is not None and min(self.mark, self.cursor) <= row <= max(self.mark, self.cursor):
+            return self.get_component_rich_style("log--selected", partial=True)
+        if row == self.cursor and self.has_focus:
+            return self.get_component_rich_style("log--cursor", partial=True)
+        return Style.null()
+
+    def _gutter(self, row: int, line: Line | None, base: Style, *, first: bool) -> list[Segment]:
+        selected = self.mark is not None and min(self.mark, self.cursor) <= row <= max(self.mark, self.cursor)
+        mark = ">" if row == self.cursor else "*" if selected else " "
+        number = str(line.number + 1) if first and line is not None and line.number is not None else ""
+        dim = self.get_component_rich_style("log--gutter", partial=True)
+        shown = self.shown(row) if first else None
+        level = shown.level if shown is not None else ""
+        return [
+            Segment(f"{mark}{number:>{self.gutter_width - 4}} ", base + dim),
+            Segment(f"{LEVEL_MARKS[level]} ", base + self._level_style(level)),
+        ]
+
+    def _level_style(self, level: str) -> Style:
+        if level in ("error", "warning", "debug"):
+            return self.get_component_rich_style(f"log--{level}", partial=True)
+        return Style.null()
+
+    def _segments(self, row: int, base: Style) -> list[Segment]:
+        line = self.shown(row)
+        if line is None:
+            return [Segment("...", base + self.get_component_rich_style("log--gutter", partial=True))]
+        style = base + self._level_style(line.level)
+        timed = style + self.get_component_rich_style("log--time", partial=True)
+        match = self.get_component_rich_style("log--match", partial=True)
+        edges = sorted({0, line.time, len(line.text), *(edge for span in line.spans for edge in span)})
+        segments = []
+        for begin, end in pairwise(edges):
+            here = timed if end <= line.time else style
+            if any(start <= begin and end <= stop for start, stop in line.spans):
+                here += match
+            segments.append(Segment(line.text[begin:end], here))
+        return segments
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """The window goes elsewhere; the cursor stays in it."""
+        super().watch_scroll_y(old_value, new_value)
+        if round(old_value) == round(new_value):
+            return
+        if not self._moving:
+            self.cursor = max(self.top, min(self.cursor, self.top + self.height - 1, self.rows.count - 1))
+            self.post_message(self.Moved())
+        self.redraw()
+
+    def on_mouse_scroll_up(self) -> None:
+        """Who scrolls up wants to read, not to follow."""
+        self.follow = False
+
+    def on_scroll_up(self) -> None:
+        """The same, above the handle of the scrollbar."""
+        self.follow = False
+
+    def on_scroll_to(self) -> None:
+        """The same, with the handle of the scrollbar."""
+        self.follow = False
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another size: more rows to draw, others to wrap."""
+        self.changed()
+
+    def on_focus(self) -> None:
+        """The cursor is drawn when keys move it."""
+        self.refresh()
+
+    def on_blur(self) -> None:
+        """And not when they do not."""
+        self.refresh()
+
+    def _scroll(self, y: int) -> None:
+        self._moving = True
+        self.scroll_to(y=max(0, y), animate=False, force=True)
+        self._moving = False
+
+    def go(self, row: int, *, middle: bool = False, extend: bool = False) -> None:
+        """Move the cursor, and the window with it when it has to."""
+        count = self.rows.count
+        if not count:
+            return
+        before = self.cursor
+        self.cursor = max(0, min(row, count - 1))
+        if extend and self.mark is None:
+            self.mark = before
+        self.follow = self.follow and self.cursor == count - 1
+        last = self._last_whole_row()
+        if middle and not self.top <= self.cursor <= last:
+            self._scroll(self.cursor - self.height // 2)
+        elif self.cursor < self.top:
+            self._scroll(self.cursor)
+        elif self.cursor > last:
+            self._scroll(self._top_for_last(self.cursor))
+        self.redraw()
+        self.post_message(self.Moved())
+
+    def _last_whole_row(self) -> int:
+        """The last row that is drawn to its end."""
+        if not self.wrap or not self._drawn:
+            return self.top + self.height - 1
+        row, _, end = self._drawn[-1]
+        line = self.shown(row)
+        return row if line is None or end >= len(line.text) or row == self.top else row - 1
+
+    def _top_for_last(self, row: int) -> int:
+        """Where the window begins that ends with this row."""
+        if not self.wrap:
+            return row - self.height + 1
+        room, top, width = self.height, row + 1, self._text_width()
+        while top > 0:
+            line = self.shown(top - 1)
+            room -= len(line.rows(width)[: max(1, self.height - 1)]) if line is not None else 1
+            if room < 0:
+                break
+            top -= 1
+        return min(top, row)
+
+    def to_end(self) -> None:
+        """The window and the cursor at the end."""
+        self.cursor = max(0, self.rows.count - 1)
+        self._scroll(self._top_for_last(self.cursor))
+
+    def selection(self) -> tuple[int, int]:
+        """The first and the last selected row."""
+        other = self.cursor if self.mark is None else self.mark
+        return min(other, self.cursor), max(other, self.cursor)
+
+    def on_click(self, event: events.Click) -> None:
+        """The mouse moves the cursor; with shift, it selects."""
+        offset = event.get_content_offset(self)
+        if offset is not None and offset.y < len(self._drawn):
+            if not event.shift:
+                self.mark = None
+            self.go(self._drawn[offset.y][0], extend=event.shift)
+
+    def action_move(self, rows: int, extend: bool = False) -> None:
+        """The cursor goes up or down."""
+        self.go(self.cursor + rows, extend=extend)
+
+    def action_page(self, pages: float) -> None:
+        """A window up or down."""
+        rows = int((max(1, self._last_whole_row() - self.top)) * abs(pages)) or 1
+        self.go(self.cursor + (rows if pages > 0 else -rows))
+
+    def action_first(self) -> None:
+        """To the first line."""
+        self.go(0)
+
+    def action_last(self) -> None:
+        """To the last line, and stay there."""
+        self.follow = True
+        self.go(self.rows.count - 1)
+
+    def action_aside(self, steps: int) -> None:
+        """Long lines are read by scrolling aside."""
+        if not self.wrap:
+            self.scroll_to(x=self.scroll_offset.x + steps * (self._text_width() // 2), animate=False)
+
+    def action_select(self) -> None:
+        """Begin a selection at the cursor, or end it."""
+        self.mark = self.cursor if self.mark is None else None
+        self.redraw()
+        self.post_message(self.Moved())
