@@ -10,7 +10,6 @@ from typing import ClassVar
 from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.dom import DOMNode
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import Screen
 from textual.theme import Theme
@@ -64,14 +63,13 @@ class ConsoleApp(App[int]):
             self._own_filters.append(AsciiOnly())
         self.theme = self._first_theme()
         self._theme_at_first = self.theme
-        self.set_keymap(choices.keymap(self.resolved))
-        self._displaced: set[str] = set()
+        keymap = choices.keymap(self.resolved)
+        self.set_keymap(keymap)
+        self._displaced = choices.displaced(keymap) if keymap else []
         self._last_keys: deque[str] = deque(maxlen=KEYS_KEPT)
-        self._crash: tuple[BaseException, str] | None = None
+        self._crash: tuple[BaseException, crash.Facts] | None = None
         self.link = Link(transport_for(host, ConsolePrompts(self)), on_state=self._link_changed)
         self.overview = Overview(self.link, root, self.settings.refresh)
-        if self.read_only:
-            self.title = f"{self.TITLE}, read-only"
 
     def _first_theme(self) -> str:
         if self.settings.theme is not None:
@@ -103,6 +101,9 @@ class ConsoleApp(App[int]):
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
         self.push_screen(self.overview)
         self._connect()
+        for key, loser, winner in self._displaced:
+            text = f"The keymap takes {key!r} from {loser}, for {winner}."
+            self.notify(text, title="Keymap", severity="warning", timeout=20, markup=False)
 
     @work(exit_on_error=False)
     async def _connect(self) -> None:
@@ -114,7 +115,8 @@ class ConsoleApp(App[int]):
         await self.link.close()
 
     def _link_changed(self, state: LinkState) -> None:
-        self.sub_title = f"{self.link.name}: {plain(state)}"
+        looking = "read-only, " if self.read_only else ""
+        self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
         self.overview.show_link(state)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -129,23 +131,16 @@ class ConsoleApp(App[int]):
                 yield SystemCommand("Cancel run", "End the selected run; asks first", screen.action_cancel)
             yield SystemCommand("Reconnect", "Try the line to the host now", screen.action_reconnect)
 
-    def action_help(self) -> None:
+    @work(exclusive=True, group="help", exit_on_error=False)
+    async def action_help(self) -> None:
         """Show every key, and what it does."""
+        await asyncio.to_thread(choices.actions)
         if not isinstance(self.screen, Help):
             self.push_screen(Help(self.screen, choices.keymap(self.resolved), read_only=self.read_only))
 
     def action_show_help_panel(self) -> None:
         """Show every key: ours instead of Textual's panel, as it knows the other screens too."""
         self.action_help()
-
-    def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
-        """Say once which action lost its key to the keymap."""
-        for binding in clashed_bindings:
-            name = binding.id or binding.description or binding.action
-            if name not in self._displaced:
-                self._displaced.add(name)
-                text = f"The keymap takes {binding.key!r} from {name}, which has no other key now."
-                self.notify(text, title="Keymap", severity="warning", markup=False)
 
     @work(exit_on_error=False)
     async def _theme_chosen(self, theme: Theme) -> None:
@@ -191,20 +186,27 @@ class ConsoleApp(App[int]):
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """A worker of the console itself came to an end that nobody thought of."""
-        if event.state is WorkerState.ERROR and event.worker.error is not None:
+        failed = event.state is WorkerState.ERROR and event.worker.group != "defects"
+        if failed and event.worker.error is not None:
             self.report_defect(event.worker.error)
 
     @work(exit_on_error=False, group="defects")
     async def report_defect(self, error: BaseException) -> None:
         """Something broke that the console outlives: keep the traceback, and say where."""
-        path = await asyncio.to_thread(crash.leave, self._report(error))
+        facts = self._facts()
+        path = await asyncio.to_thread(lambda: crash.leave(crash.report(error, **facts)))
         told = f"{type(error).__name__}: {plain(error)[:200]}\nThe report is in {path}."
         self.notify(told, title="This is a defect of eagle3ops", severity="error", timeout=20, markup=False)
 
-    def _report(self, error: BaseException) -> str:
+    def _facts(self) -> crash.Facts:
         screen = type(self.screen).__name__ if self._screen_stacks.get(self._current_mode) else "none"
         state = f"{self.link.name}: {plain(self.link.state)}, connections made: {self.link.connections}"
-        return crash.report(error, link=state, screen=screen, keys=self._last_keys)
+        return {
+            "link": state,
+            "screen": screen,
+            "size": f"{self.size.width}x{self.size.height}",
+            "keys": list(self._last_keys),
+        }
 
     def _fatal_error(self) -> None:
         """Leave after an error that nobody caught.
@@ -213,13 +215,14 @@ class ConsoleApp(App[int]):
         """
         error = self._exception
         if self._crash is None and error is not None:
-            self._crash = (error, self._report(error))
+            self._crash = (error, self._facts())
         self._close_messages_no_wait()
 
     def tell_crash(self) -> None:
         """Once the terminal is itself again: write the report, and say where it is."""
         if self._crash is not None:
-            error, text = self._crash
+            error, facts = self._crash
+            text = crash.report(error, **facts)
             crash.say(error, crash.leave(text), text)
 
 

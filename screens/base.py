@@ -26,6 +26,8 @@ def _plain_action(action: str) -> str:
 class ConsoleScreen(Screen[Result]):
     """A screen whose destructive actions are gone where the console only looks."""
 
+    PLACE: ClassVar[str] = ""
+    """What the Help screen calls it; the name of the class where this is empty."""
     DESTRUCTIVE: ClassVar[frozenset[str]] = frozenset()
     """Actions that end, restart or delete something."""
 

@@ -6,6 +6,7 @@ import pkgutil
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -46,12 +47,18 @@ def _classes(base: type[DOMNode]) -> Iterator[type[DOMNode]]:
         yield from _classes(child)
 
 
-def actions() -> dict[str, Action]:
-    """Every action of every screen, by its name."""
+def own_classes() -> list[type[DOMNode]]:
+    """The app, the screens and the widgets of the console."""
     for module in pkgutil.iter_modules(screens.__path__):
         import_module(f"{screens.__name__}.{module.name}")
+    return list(dict.fromkeys(_classes(DOMNode)))
+
+
+@cache
+def actions() -> dict[str, Action]:
+    """Every action of every screen, by its name. Imports all of them, the first time."""
     found: dict[str, Action] = {}
-    for kind in dict.fromkeys(_classes(DOMNode)):
+    for kind in own_classes():
         own = kind.__dict__.get("BINDINGS", ())
         for binding in (bound for bindings in BindingsMap(own).key_to_bindings.values() for bound in bindings):
             if binding.id is None:
@@ -69,11 +76,10 @@ def actions() -> dict[str, Action]:
 
 
 def where(kind: type[object]) -> str:
-    """What a person calls the place: the title of the screen, else the name of its class; `everywhere` for the app."""
+    """What a person calls the place: PLACE of a screen, else the name of its class; `everywhere` for the app."""
     if any(base.__name__ == "App" for base in kind.__mro__):
         return "everywhere"
-    title = getattr(kind, "TITLE", None)
-    return str(title) if title else kind.__name__
+    return str(getattr(kind, "PLACE", "") or kind.__name__)
 
 
 def meaning(kind: type[object], binding: Binding) -> str:
@@ -126,6 +132,20 @@ def keys_of(keys: str | tuple[str, ...]) -> list[str]:
 def keymap(resolved: Resolved) -> dict[str, str]:
     """The keymap as Textual takes it."""
     return {action: ",".join(keys_of(keys)) for action, keys in resolved.settings.keymap.items()}
+
+
+def displaced(mapped: dict[str, str]) -> list[tuple[str, str, str]]:
+    """Keys that the keymap takes from an action of the same place: key, who lost it, who has it now."""
+    known = actions()
+    taken = [(key, known[name]) for name, keys in mapped.items() if name in known for key in keys.split(",")]
+    return [
+        (key, loser.name, winner.name)
+        for key, winner in taken
+        for loser in known.values()
+        if loser.name not in mapped
+        and loser.where == winner.where
+        and key in [part for keys in loser.keys for part in keys.split(",")]
+    ]
 
 
 def in_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import platform
-import shutil
 import sys
 import tempfile
 import time
@@ -11,6 +10,7 @@ import traceback
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypedDict
 
 from eagle3ops import __version__
 from eagle3ops.locations import crash_folder
@@ -22,17 +22,25 @@ KEPT = 20
 _TERMINAL = ("TERM", "COLORTERM", "TERM_PROGRAM", "TMUX", "SSH_CONNECTION", "LANG", "LC_ALL", "NO_COLOR")
 
 
-def report(error: BaseException, *, link: str, screen: str, keys: Iterable[str]) -> str:
+class Facts(TypedDict):
+    """How the console stood."""
+
+    link: str
+    screen: str
+    size: str
+    keys: list[str]
+
+
+def report(error: BaseException, *, link: str, screen: str, size: str, keys: Iterable[str]) -> str:
     """The text of a report."""
-    size = shutil.get_terminal_size()
     facts = [
         ("time", time.strftime("%Y-%m-%d %H:%M:%S %z")),
         ("eagle3ops", __version__),
-        ("python", f"{platform.python_version()} on {platform.platform()}"),
+        ("python", " ".join([platform.python_version(), "on", *os.uname()[::2]])),
         *((name, _version(name)) for name in ("textual", "rich", "asyncssh")),
         ("link", link),
         ("screen", screen),
-        ("size", f"{size.columns}x{size.lines}"),
+        ("size", size),
         *((name, os.environ[name]) for name in _TERMINAL if name in os.environ and name != "SSH_CONNECTION"),
         ("over ssh", "yes" if "SSH_CONNECTION" in os.environ else "no"),
         ("last keys", " ".join(keys) or "none"),

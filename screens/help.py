@@ -75,7 +75,7 @@ EVERYWHERE = "everywhere"
 class Help(ModalScreen[None]):
     """Keys of the screen that it was called from, then those of the others; typing narrows them down."""
 
-    TITLE = "Help"
+    PLACE = "Help"
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         *named(

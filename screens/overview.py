@@ -41,7 +41,7 @@ class Overview(ConsoleScreen[None]):
     """Runs at the left, the selected one at the right."""
 
     CSS_PATH = "overview.tcss"
-    TITLE = "Overview"
+    PLACE = "Overview"
     DESTRUCTIVE = frozenset({"resume", "cancel"})
     BINDINGS: ClassVar[list[BindingType]] = [
         *named(
