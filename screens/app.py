@@ -199,12 +199,13 @@ class ConsoleApp(App[int]):
         self.notify(told, title="This is a defect of eagle3ops", severity="error", timeout=20, markup=False)
 
     def _facts(self) -> crash.Facts:
-        screen = type(self.screen).__name__ if self._screen_stacks.get(self._current_mode) else "none"
+        stack = self._screen_stacks.get(self._current_mode)
+        screen, size = (type(stack[-1]).__name__, stack[-1].size) if stack else ("none", self.size)
         state = f"{self.link.name}: {plain(self.link.state)}, connections made: {self.link.connections}"
         return {
             "link": state,
             "screen": screen,
-            "size": f"{self.size.width}x{self.size.height}",
+            "size": f"{size.width}x{size.height}",
             "keys": list(self._last_keys),
         }
 

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import pkgutil
+import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,7 +94,8 @@ def meaning(kind: type[object], binding: Binding) -> str:
     elif scope == "screen":
         owner = import_module("eagle3ops.screens.base").ConsoleScreen
     told = inspect.getdoc(getattr(owner, f"action_{name}", None)) or binding.description
-    return told.partition("\n\n")[0].replace("\n", " ").partition(". ")[0].rstrip(".")
+    told = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", told.partition("\n\n")[0].replace("\n", " "))
+    return told.partition(". ")[0].rstrip(".")
 
 
 def themes() -> list[str]:

@@ -26,6 +26,8 @@ class KeyRow:
     what: str
     name: str
     """As a keymap names it; empty for what Textual's own widgets do."""
+    shown: bool = True
+    """Whether the footer shows it."""
 
     def matches(self, words: str) -> bool:
         """Whether every word occurs somewhere."""
@@ -41,15 +43,15 @@ def here(screen: Screen[object]) -> dict[str, list[KeyRow]]:
         if not enabled or not (binding.description or binding.id):
             continue
         place = choices.where(type(node))
-        keys, _ = found.setdefault(
-            (place, binding.action),
-            ([], KeyRow("", binding.description, choices.meaning(type(node), binding), binding.id or "")),
-        )
+        row = KeyRow("", binding.description, choices.meaning(type(node), binding), binding.id or "", binding.show)
+        keys, known = found.get((place, binding.action), ([], row))
+        # An action that Textual binds too goes by our own words.
+        found[place, binding.action] = (keys, known if known.name else row)
         keys.append(app.get_key_display(binding))
     sections: dict[str, list[KeyRow]] = {}
     for (place, _), (keys, row) in found.items():
         sections.setdefault(place, []).append(
-            KeyRow(", ".join(dict.fromkeys(keys)), row.label or row.name, row.what, row.name)
+            KeyRow(", ".join(dict.fromkeys(keys)), row.label or row.name, row.what, row.name, row.shown)
         )
     # Own actions first: what a list does with arrows is known.
     return dict(
@@ -145,7 +147,7 @@ class Help(ModalScreen[None]):
         table.add_column(width=14, style="bold", overflow="fold")
         table.add_column(ratio=3, overflow="fold")
         table.add_column(ratio=2, style="dim", overflow="fold")
-        for row in sorted(rows, key=lambda row: not row.name):
+        for row in sorted(rows, key=lambda row: (not row.name, not row.shown)):
             label = row.label if row.what in ("", row.label) else f"{row.label}: {row.what}" if row.label else row.what
             table.add_row(Text(row.keys), Text(label), Text(row.name))
         return table

@@ -49,8 +49,8 @@ class Overview(ConsoleScreen[None]):
             [
                 Binding("r", "resume", "Resume"),
                 Binding("c", "cancel", "Cancel"),
-                Binding("l", "reconnect", "Reconnect", show=False),
-                Binding("tab", "app.focus_next", "Next pane", show=False),
+                Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
+                Binding("tab", "app.focus_next", "Next pane", show=False, tooltip="Go to the next pane"),
             ],
         )
     ]
