@@ -57,7 +57,7 @@ async def test_read_only_has_no_destructive_keys(root: Path, monkeypatch: pytest
         await pilot.press("c")
         await pilot.pause()
         assert app.screen is app.overview
-        titles = {command.title for command in app.get_system_commands(app.screen)}
+        titles = {command.title for command in app.get_system_commands(app.screen_stack[-1])}
         assert not {"Resume run", "Cancel run"} & titles
         app.overview._command("cancel", RUN)
         await pilot.pause()
