@@ -6,7 +6,14 @@ Everything but argument parsing is imported where it is used, so that `--version
 import errno
 import os
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import (
+    SUPPRESS,
+    ArgumentParser,
+    BooleanOptionalAction,
+    Namespace,
+    RawDescriptionHelpFormatter,
+    _SubParsersAction,
+)
 from collections.abc import Sequence
 
 from eagle3ops import __version__
@@ -35,12 +42,23 @@ def build_parser() -> ArgumentParser:
         "--set", dest="early_set", metavar="KEY=VALUE", action="append", default=[], help="override one setting"
     )
 
+    look = ArgumentParser(add_help=False)
+    console = look.add_argument_group("the console", "each has a setting in config.yaml, see `config show`")
+    console.add_argument("--theme", metavar="NAME", default=SUPPRESS, help="colours, such as nord or ansi-dark")
+    console.add_argument("--ascii", action=BooleanOptionalAction, default=SUPPRESS, help="draw with ASCII only")
+    console.add_argument(
+        "--read-only", action=BooleanOptionalAction, default=SUPPRESS, help="look, and end or resume nothing"
+    )
+    console.add_argument(
+        "--refresh", type=float, metavar="S", default=SUPPRESS, help="seconds between two readings of the runs"
+    )
+
     parser = ArgumentParser(
         prog="eagle3ops",
         description="The terminal operations console for EAGLE-3 speculative decoding",
         epilog=EPILOG,
         formatter_class=RawDescriptionHelpFormatter,
-        parents=[common, early],
+        parents=[common, early, look],
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"eagle3ops {__version__}")
@@ -89,6 +107,11 @@ def build_parser() -> ArgumentParser:
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
     _add_telemetry(commands, common)
+    config = commands.add_parser("config", help="the settings of the console")
+    of_config = config.add_subparsers(dest="config_command", metavar="COMMAND", required=True)
+    of_config.add_parser("path", help="where the file is, or would be")
+    of_config.add_parser("show", parents=[common, look], help="every setting, and where it comes from")
+    of_config.add_parser("schema", help="print the JSON Schema of the file")
     agent = commands.add_parser("agent", description="The far end of a console: reads requests, answers, streams.")
     agent.add_argument("--root", metavar="DIR", default=SUPPRESS, help="folder of runs and stage outputs")
     return parser
@@ -222,9 +245,12 @@ def _dispatch(args: Namespace) -> int:
     overrides = getattr(args, "set", [])
     if args.command is not None:
         _refuse_job_options(args)
+        if args.command != "config":
+            _refuse_console_options(args, f"the command `{args.command}`")
         return _command(args, root, host, overrides, json=json)
     if args.job is None:
         return _console(args, root, host)
+    _refuse_console_options(args, "--job")
     from eagle3ops.commands.jobs import Asked, run_job
 
     return run_job(Asked(args.job, args.spec, args.early_set, host, root, json, args.detach, args.yes, args.key))
@@ -252,6 +278,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import telemetry
 
         return telemetry.telemetry(args, json=json)
+    if args.command == "config":
+        from eagle3ops.commands import config
+
+        return config.config(args, json=json)
     from eagle3ops.hosts.agent import loop as agent
 
     return agent.main(root)
@@ -272,7 +302,7 @@ def _refuse_job_options(args: Namespace) -> None:
                 f"--{option} belongs to --job NAME, not to the command `{args.command}`",
                 remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
             )
-    if getattr(args, "host", None) and args.command in ("spec", "hosts", "telemetry", "agent"):
+    if getattr(args, "host", None) and args.command in ("spec", "hosts", "telemetry", "agent", "config"):
         raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:
         raise RequestError(
@@ -281,20 +311,31 @@ def _refuse_job_options(args: Namespace) -> None:
         )
 
 
+def _refuse_console_options(args: Namespace, what: str) -> None:
+    for option in ("theme", "ascii", "read_only", "refresh"):
+        if hasattr(args, option):
+            raise RequestError(f"--{option.replace('_', '-')} belongs to the console, not to {what}")
+
+
 def _console(args: Namespace, root: str | None, host: str | None) -> int:
     for option in ("spec", "early_set", "json", "key", "detach", "yes"):
         if getattr(args, option, None):
             sys.stderr.write(f"eagle3ops: --{option.removeprefix('early_')} needs --job NAME or a command\n")
             return ExitCode.BAD_REQUEST
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        sys.stderr.write(
-            "eagle3ops: the console needs a terminal\n  -> without one use: eagle3ops --job NAME, or eagle3ops --help\n"
-        )
-        return ExitCode.BAD_REQUEST
-    from importlib import import_module
+        why = "the console needs a terminal"
+    elif os.environ.get("TERM") in ("dumb", "unknown"):
+        why = f"the console needs a terminal that can move its cursor, and TERM is {os.environ['TERM']!r}"
+    else:
+        from importlib import import_module
 
-    # Looked up at run time: the console is the only room that knows the terminal.
-    return int(import_module("eagle3ops.screens.app").main(root, host or "local") or 0)
+        from eagle3ops.commands.config import given
+        from eagle3ops.settings import resolve
+
+        # Looked up at run time: the console is the only room that knows the terminal.
+        return int(import_module("eagle3ops.screens.app").main(root, host or "local", resolve(given(args))))
+    sys.stderr.write(f"eagle3ops: {why}\n  -> without one use: eagle3ops --job NAME, or eagle3ops --help\n")
+    return ExitCode.BAD_REQUEST
 
 
 if __name__ == "__main__":

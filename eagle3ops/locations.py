@@ -1,4 +1,4 @@
-"""Where do runs and downloads live?"""
+"""Where do runs, downloads, the user's settings and crash reports live?"""
 
 import os
 import tempfile
@@ -25,6 +25,26 @@ def cache() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("eagle3ops", appauthor=False))
+
+
+def config_folder() -> Path:
+    """Folder of the user's settings: $EAGLE3OPS_CONFIG, else the usual place of the system."""
+    chosen = os.environ.get("EAGLE3OPS_CONFIG")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("eagle3ops", appauthor=False))
+
+
+def crash_folder() -> Path:
+    """Folder of the reports that a crashed console leaves: below $EAGLE3OPS_STATE, else the user's folder of logs."""
+    chosen = os.environ.get("EAGLE3OPS_STATE")
+    if chosen:
+        return Path(chosen).expanduser().absolute() / "crashes"
+    import platformdirs
+
+    return Path(platformdirs.user_log_dir("eagle3ops", appauthor=False)) / "crashes"
 
 
 def require_writable(folder: Path) -> None:

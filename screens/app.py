@@ -1,36 +1,110 @@
 """The console: what does a person see who types `eagle3ops`?"""
 
-from collections.abc import Iterable
+import asyncio
+import contextlib
+import signal
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import Screen
+from textual.theme import Theme
+from textual.widgets import Input
+from textual.worker import Worker, WorkerState
 
+from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.reach import transport_for
+from eagle3ops.screens import choices, crash
 from eagle3ops.screens.asking import ConsolePrompts
+from eagle3ops.screens.base import named
+from eagle3ops.screens.colours import AsciiOnly, Colourless
+from eagle3ops.screens.endings import GOOD, environment, run_command
+from eagle3ops.screens.help import Help
 from eagle3ops.screens.logs import Logs
 from eagle3ops.screens.overview import Overview
+from eagle3ops.screens.watching import RunRow
+from eagle3ops.settings import Resolved, remember_theme, resolve
 from eagle3ops.words import plain
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+KEYS_KEPT = 20
+FEW_COLOURS = "ansi-dark"
+"""The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
 
 
 class ConsoleApp(App[int]):
     """One host, one root there, its runs, and what can be done with them."""
 
     TITLE = "eagle3ops"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "quit", "Quit")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *named(
+            "app",
+            [
+                Binding("q", "quit", "Quit", tooltip="Close the console; runs go on"),
+                Binding("question_mark,f1", "help", "Help", key_display="?"),
+            ],
+        )
+    ]
 
-    def __init__(self, root: str | None = None, host: str = "local") -> None:
+    def __init__(self, root: str | None = None, host: str = "local", resolved: Resolved | None = None) -> None:
         super().__init__()
+        self.resolved = resolved or resolve()
+        choices.check(self.resolved)
+        self.settings = self.resolved.settings
+        self.read_only = self.settings.read_only
+        self._own_filters: list[LineFilter] = []
+        if self.no_color:
+            self._own_filters.append(Colourless())
+        if self.settings.ascii:
+            self._own_filters.append(AsciiOnly())
+        self.theme = self._first_theme()
+        self._theme_at_first = self.theme
+        keymap = choices.keymap(self.resolved)
+        self.set_keymap(keymap)
+        self._displaced = choices.displaced(keymap) if keymap else []
+        self._last_keys: deque[str] = deque(maxlen=KEYS_KEPT)
+        self._crash: tuple[BaseException, crash.Facts] | None = None
         self.link = Link(transport_for(host, ConsolePrompts(self)), on_state=self._link_changed)
-        self.overview = Overview(self.link, root)
+        self.overview = Overview(self.link, root, self.settings.refresh)
+
+    def _first_theme(self) -> str:
+        if self.settings.theme is not None:
+            return self.settings.theme
+        few = self.console.color_system == "standard" and not self.no_color
+        return FEW_COLOURS if few and FEW_COLOURS in self.available_themes else self.theme
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What every line passes on its way to the terminal."""
+        filters = super().get_line_filters()
+        if self.no_color:
+            filters = [each for each in filters if not isinstance(each, Monochrome | NoColor)]
+        return [*filters, *self._own_filters]
+
+    def on_load(self) -> None:
+        """Before the terminal is touched: a signal must find somebody who puts it right again."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            with contextlib.suppress(NotImplementedError, RuntimeError):
+                loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        """Leave, with the terminal as it was; a second SIGTERM ends at once."""
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        self.exit(return_code=128 + number)
 
     def on_mount(self) -> None:
         """Open the overview, and the line to the host."""
+        self.theme_changed_signal.subscribe(self, self._theme_chosen)
         self.push_screen(self.overview)
         self._connect()
+        for key, loser, winner in self._displaced:
+            text = f"The keymap takes {key!r} from {loser}, for {winner}."
+            self.notify(text, title="Keymap", severity="warning", timeout=20, markup=False)
 
     @work(exit_on_error=False)
     async def _connect(self) -> None:
@@ -42,27 +116,132 @@ class ConsoleApp(App[int]):
         await self.link.close()
 
     def _link_changed(self, state: LinkState) -> None:
-        self.sub_title = f"{self.link.name}: {plain(state)}"
+        looking = "read-only, " if self.read_only else ""
+        self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
         self.overview.show_link(state)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: Textual's own commands and those of the overview."""
         yield from super().get_system_commands(screen)
+        yield SystemCommand("Help", "Every key, and what it does", self.action_help)
         if isinstance(screen, Overview):
-            yield SystemCommand("Resume run", "Take the selected run up again where it stopped", screen.action_resume)
-            yield SystemCommand("Cancel run", "End the selected run; asks first", screen.action_cancel)
+            if not self.read_only:
+                yield SystemCommand(
+                    "Resume run", "Take the selected run up again where it stopped", screen.action_resume
+                )
+                yield SystemCommand("Cancel run", "End the selected run; asks first", screen.action_cancel)
             yield SystemCommand("Reconnect", "Try the line to the host now", screen.action_reconnect)
             yield SystemCommand("Logs", "What the processes of the selected run say", screen.action_logs)
         if isinstance(screen, Logs):
             yield from screen.commands()
 
+    @work(exclusive=True, group="help", exit_on_error=False)
+    async def action_help(self) -> None:
+        """Show every key, and what it does."""
+        await asyncio.to_thread(choices.actions)
+        if not isinstance(self.screen, Help):
+            self.push_screen(Help(self.screen, choices.keymap(self.resolved), read_only=self.read_only))
 
-def main(root: str | None, host: str) -> int:
+    def action_show_help_panel(self) -> None:
+        """Show every key: ours instead of Textual's panel, as it knows the other screens too."""
+        self.action_help()
+
+    @work(exit_on_error=False)
+    async def _theme_chosen(self, theme: Theme) -> None:
+        """Keep a theme that was chosen in the palette for the next time."""
+        if theme.name == self._theme_at_first:
+            return
+        self._theme_at_first = theme.name
+        try:
+            path = await asyncio.to_thread(remember_theme, theme.name, self.resolved.path)
+        except Eagle3opsError as error:
+            self.notify(plain(error), title="The theme cannot be kept", severity="warning", markup=False)
+            return
+        origin = self.resolved.origin("theme")
+        if origin in ("command line", "$EAGLE3OPS_THEME"):
+            text = f"Kept in {path}; {origin} still comes first."
+            self.notify(text, title=f"Theme {theme.name}", markup=False)
+
+    def on_overview_run_ended(self, event: Overview.RunEnded) -> None:
+        """A run that was seen going on has ended."""
+        self._tell_ending(event.row)
+
+    @work(exit_on_error=False)
+    async def _tell_ending(self, row: RunRow) -> None:
+        """A toast, the bell, and the user's command."""
+        severity = "information" if row.status in GOOD else "error" if row.status != "cancelled" else "warning"
+        self.notify(row.status, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
+        wanted = self.settings.notify
+        if wanted.bell:
+            self.bell()
+        if wanted.command is None:
+            return
+        try:
+            await run_command(wanted.command, environment(row, self.link.name), wanted.timeout_s)
+        except Eagle3opsError as error:
+            self.notify(plain(error), title="notify.command failed", severity="error", markup=False)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Remember the last keys for a report, but nothing that is typed into a field."""
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            typed = isinstance(self.focused, Input) and event.is_printable
+            self._last_keys.append("(typed)" if typed else event.key)
+        await super().on_event(event)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """A worker of the console itself came to an end that nobody thought of."""
+        failed = event.state is WorkerState.ERROR and event.worker.group != "defects"
+        if failed and event.worker.error is not None:
+            self.report_defect(event.worker.error)
+
+    @work(exit_on_error=False, group="defects")
+    async def report_defect(self, error: BaseException) -> None:
+        """Something broke that the console outlives: keep the traceback, and say where."""
+        facts = self._facts()
+        path = await asyncio.to_thread(lambda: crash.leave(crash.report(error, **facts)))
+        told = f"{type(error).__name__}: {plain(error)[:200]}\nThe report is in {path}."
+        self.notify(told, title="This is a defect of eagle3ops", severity="error", timeout=20, markup=False)
+
+    def _facts(self) -> crash.Facts:
+        stack = self._screen_stacks.get(self._current_mode)
+        screen, size = (type(stack[-1]).__name__, stack[-1].size) if stack else ("none", self.size)
+        state = f"{self.link.name}: {plain(self.link.state)}, connections made: {self.link.connections}"
+        return {
+            "link": state,
+            "screen": screen,
+            "size": f"{size.width}x{size.height}",
+            "keys": list(self._last_keys),
+        }
+
+    def _fatal_error(self) -> None:
+        """Leave after an error that nobody caught.
+
+        Textual would print the traceback with all local variables, secrets among them; a report says more, safely.
+        """
+        error = self._exception
+        if self._crash is None and error is not None:
+            self._crash = (error, self._facts())
+        self._close_messages_no_wait()
+
+    def tell_crash(self) -> None:
+        """Once the terminal is itself again: write the report, and say where it is."""
+        if self._crash is not None:
+            error, facts = self._crash
+            text = crash.report(error, **facts)
+            crash.say(error, crash.leave(text), text)
+
+
+def main(root: str | None, host: str, resolved: Resolved | None = None) -> int:
     """Open the console on a host; returns the exit code.
 
     Raises:
-        RequestError: there is no such host.
+        RequestError: there is no such host, or a setting is wrong.
     """
-    app = ConsoleApp(root, host)
+    return run(ConsoleApp(root, host, resolved))
+
+
+def run(app: ConsoleApp) -> int:
+    """Run the console until it ends; returns the exit code: 0, 1 after a crash, 143 or 129 after a signal."""
     app.run()
+    app.tell_crash()
     return app.return_code or 0

@@ -9,6 +9,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from eagle3ops.screens.base import named
 from eagle3ops.screens.confirm import Confirm
 from eagle3ops.words import plain
 
@@ -17,7 +18,7 @@ class Secret(ModalScreen[str | None]):
     """One line that is not shown; None when the person declines."""
 
     CSS_PATH = "confirm.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "decline", "Not now")]
+    BINDINGS: ClassVar[list[BindingType]] = [*named("secret", [Binding("escape", "decline", "Not now")])]
 
     def __init__(self, question: str) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Secret(ModalScreen[str | None]):
         self.dismiss(event.value)
 
     def action_decline(self) -> None:
-        """Escape was pressed."""
+        """Do without it."""
         self.dismiss(None)
 
 

@@ -5,9 +5,9 @@ import time
 
 from rich.text import Text
 from textual import on, work
-from textual.screen import Screen
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.screens.base import ConsoleScreen
 from eagle3ops.screens.logsource import Document, Host, Matches
 from eagle3ops.screens.logtext import LEVEL_PATTERNS, Condition, parse_condition
 from eagle3ops.screens.logview import LogView
@@ -19,7 +19,7 @@ TYPING_S = 0.15
 PAINT_S = 0.1
 
 
-class LogReading(Screen[None]):
+class LogReading(ConsoleScreen[None]):
     """What the screen of logs does with the log that it shows; how that looks is up to `Logs`."""
 
     def __init__(self, host: Host) -> None:

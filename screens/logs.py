@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
+from eagle3ops.screens.base import named
 from eagle3ops.screens.clipboard import copy
 from eagle3ops.screens.logreading import TYPING_S, LogReading
 from eagle3ops.screens.logsource import Document, Matches, RunHost
@@ -41,21 +42,27 @@ class Logs(LogReading):
     """The list of logs at the left, one log at the right, and below it where one is."""
 
     CSS_PATH = "logs.tcss"
+    PLACE = "Logs"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Back"),
-        Binding("f", "follow", "Follow"),
-        Binding("slash", "ask('search')", "Find", key_display="/"),
-        Binding("ampersand", "ask('filter')", "Filter", key_display="&"),
-        Binding("e", "level", "Level"),
-        Binding("w", "wrap", "Wrap"),
-        Binding("t", "times", "Times"),
-        Binding("y", "copy", "Copy"),
-        Binding("l", "list", "Logs"),
-        Binding("n", "next(1)", "Next match", show=False),
-        Binding("N", "next(-1)", "Previous match", show=False),
-        Binding("colon,ctrl+g", "ask('go')", "Go to line", show=False),
-        Binding("right_square_bracket", "other(1)", "Next log", show=False),
-        Binding("left_square_bracket", "other(-1)", "Previous log", show=False),
+        *named(
+            "logs",
+            [
+                Binding("escape", "back", "Back"),
+                Binding("f", "follow", "Follow"),
+                Binding("slash", "ask('search')", "Find", key_display="/"),
+                Binding("ampersand", "ask('filter')", "Filter", key_display="&"),
+                Binding("e", "level", "Level"),
+                Binding("w", "wrap", "Wrap"),
+                Binding("t", "times", "Times"),
+                Binding("y", "copy", "Copy"),
+                Binding("l", "list", "Logs"),
+                Binding("n", "next(1)", "Next match", show=False),
+                Binding("N", "next(-1)", "Previous match", show=False),
+                Binding("colon,ctrl+g", "ask('go')", "Go to line", show=False),
+                Binding("right_square_bracket", "other(1)", "Next log", show=False),
+                Binding("left_square_bracket", "other(-1)", "Previous log", show=False),
+            ],
+        )
     ]
 
     def __init__(self, link: Link, run_id: str, root: str | None) -> None:

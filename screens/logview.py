@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from eagle3ops.screens.base import named
 from eagle3ops.screens.logsource import Line, Rows
 from eagle3ops.screens.logtext import LEVEL_MARKS, Shown, show_line
 
@@ -35,19 +36,24 @@ class LogView(ScrollView, can_focus=True):
     }
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("down,j", "move(1)", "Down", show=False),
-        Binding("shift+up", "move(-1, True)", "Select up", show=False),
-        Binding("shift+down", "move(1, True)", "Select down", show=False),
-        Binding("pageup,b", "page(-1)", "Page up", show=False),
-        Binding("pagedown,space", "page(1)", "Page down", show=False),
-        Binding("ctrl+u", "page(-0.5)", "Half a page up", show=False),
-        Binding("ctrl+d", "page(0.5)", "Half a page down", show=False),
-        Binding("home,g", "first", "First line", show=False),
-        Binding("end,G", "last", "Last line, and follow", show=False),
-        Binding("left", "aside(-1)", "Left", show=False),
-        Binding("right", "aside(1)", "Right", show=False),
-        Binding("v", "select", "Select lines", show=False),
+        *named(
+            "log",
+            [
+                Binding("up,k", "move(-1)", "Up", show=False),
+                Binding("down,j", "move(1)", "Down", show=False),
+                Binding("shift+up", "move(-1, True)", "Select up", show=False),
+                Binding("shift+down", "move(1, True)", "Select down", show=False),
+                Binding("pageup,b", "page(-1)", "Page up", show=False),
+                Binding("pagedown,space", "page(1)", "Page down", show=False),
+                Binding("ctrl+u", "page(-0.5)", "Half a page up", show=False),
+                Binding("ctrl+d", "page(0.5)", "Half a page down", show=False),
+                Binding("home,g", "first", "First line", show=False),
+                Binding("end,G", "last", "Last line, and follow", show=False),
+                Binding("left", "aside(-1)", "Left", show=False),
+                Binding("right", "aside(1)", "Right", show=False),
+                Binding("v", "select", "Select lines", show=False),
+            ],
+        )
     ]
 
     @dataclass

@@ -11,19 +11,20 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import Screen
+from textual.message import Message
 from textual.widgets import Footer, Header, OptionList, RichLog, Static
 from textual.widgets.option_list import Option
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
+from eagle3ops.screens.base import ConsoleScreen, named
 from eagle3ops.screens.confirm import Confirm
+from eagle3ops.screens.endings import Endings
 from eagle3ops.screens.logs import Logs
 from eagle3ops.screens.watching import NEWEST, QUIET_S, RunDetail, RunRow, RunWatch, StageRow, age, run_rows
 from eagle3ops.words import human_seconds, plain
 
-REFRESH_S = 1.0
 _MARKS = {
     "running": ("●", "bold cyan"),
     "done": ("✓", "green"),
@@ -37,22 +38,37 @@ _MARKS = {
 _RESUMABLE = {"failed", "cancelled", "interrupted", "created"}
 
 
-class Overview(Screen[None]):
+class Overview(ConsoleScreen[None]):
     """Runs at the left, the selected one at the right."""
 
     CSS_PATH = "overview.tcss"
+    PLACE = "Overview"
+    DESTRUCTIVE = frozenset({"resume", "cancel"})
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "resume", "Resume"),
-        Binding("c", "cancel", "Cancel"),
-        Binding("o", "logs", "Logs"),
-        Binding("l", "reconnect", "Reconnect", show=False),
-        Binding("tab", "app.focus_next", "Next pane", show=False),
+        *named(
+            "overview",
+            [
+                Binding("r", "resume", "Resume"),
+                Binding("c", "cancel", "Cancel"),
+                Binding("o", "logs", "Logs", tooltip="What the processes of the selected run say"),
+                Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
+                Binding("tab", "app.focus_next", "Next pane", show=False, tooltip="Go to the next pane"),
+            ],
+        )
     ]
 
-    def __init__(self, link: Link, root: str | None) -> None:
+    class RunEnded(Message):
+        """A run that was seen going on has ended."""
+
+        def __init__(self, row: RunRow) -> None:
+            super().__init__()
+            self.row = row
+
+    def __init__(self, link: Link, root: str | None, refresh_s: float = 1.0) -> None:
         super().__init__()
         self._link = link
         self._root = root
+        self._refresh_s = refresh_s
         self._where = root or ""
         self._rows: list[RunRow] = []
         self._watch: RunWatch | None = None
@@ -60,6 +76,7 @@ class Overview(Screen[None]):
         self._reading = False
         self._following = False
         self._laid_out = False
+        self._endings = Endings()
 
     def compose(self) -> ComposeResult:
         """Lay the panes out; the hint takes their place as long as there are no runs."""
@@ -80,7 +97,7 @@ class Overview(Screen[None]):
         self.query_one("#panes").display = False
         self._laid_out = True
         self.show_link(self._link.state)
-        self.set_interval(REFRESH_S, self.refresh_runs)
+        self.set_interval(self._refresh_s, self.refresh_runs)
         self.refresh_runs()
 
     def refresh_runs(self) -> None:
@@ -106,7 +123,10 @@ class Overview(Screen[None]):
         try:
             found = await self._ask("runs.list", limit=NEWEST)
             self._where = plain(found.get("root", ""))
-            self._show_runs(run_rows(found.get("runs", [])))
+            rows = run_rows(found.get("runs", []))
+            self._show_runs(rows)
+            for row in self._endings.take(rows):
+                self.post_message(self.RunEnded(row))
             watch = self._watch
             if watch is not None:
                 state = await self._ask("runs.state", run=watch.run_id)
@@ -273,6 +293,9 @@ class Overview(Screen[None]):
     async def _command(self, verb: str, run_id: str) -> None:
         """Ask for a resumption or a cancellation: the same checks and words as on the command line."""
         title = f"{verb.capitalize()} {run_id}"
+        if self.read_only:
+            self.notify("The console is read-only.", title=title, severity="warning", markup=False)
+            return
         try:
             if verb == "resume":
                 answer = await self._ask("runs.resume", run=run_id, token=uuid4().hex)

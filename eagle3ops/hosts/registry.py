@@ -16,22 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.hosts.address import Address, is_url, parse_address
+from eagle3ops.locations import config_folder as config_folder
 from eagle3ops.runs.files import explain_os_error, write_atomic
 from eagle3ops.spec.load import spec_error
 from eagle3ops.spec.yamltree import Tree, dotted, read_tree
 
 LOCAL = "local"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
-
-
-def config_folder() -> Path:
-    """Folder of the user's settings: $EAGLE3OPS_CONFIG, else the usual place of the system."""
-    chosen = os.environ.get("EAGLE3OPS_CONFIG")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("eagle3ops", appauthor=False))
 
 
 def own_known_hosts() -> Path:

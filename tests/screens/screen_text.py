@@ -9,6 +9,8 @@ async def until(pilot: "Pilot[int]", *words: str) -> str:
     text = ""
     for _ in range(600):
         await pilot.pause(0.05)
+        if pilot.app._exception is not None:
+            raise pilot.app._exception
         text = shown(pilot.app)
         if all(word in text for word in words):
             return text

@@ -71,7 +71,8 @@ class Offer:
 async def gather(endpoint: Endpoint, secrets: Secrets) -> Offer:
     """Collect the keys of the agent, then those of the files."""
     offer = Offer()
-    files = [path for path in endpoint.keys if _is_there(path, endpoint, offer)]
+    # Every look at a file from a thread: a home on a network file system may keep it waiting.
+    files = await asyncio.to_thread(lambda: [path for path in endpoint.keys if _is_there(path, endpoint, offer)])
     if endpoint.agent:
         await _from_agent(endpoint, files, offer)
     known = {pair.public_data for pair in offer.pairs}
@@ -118,11 +119,12 @@ async def _from_agent(endpoint: Endpoint, files: Sequence[Path], offer: Offer) -
         offer.skipped.append(f"ssh-agent at {endpoint.agent}: {error}")
         return
     offer.agent = agent
+    halves = await asyncio.to_thread(lambda: [_public_half(path) for path in files])
     if endpoint.only_these_keys:
-        allowed = {key.public_data for path in files if (key := _public_half(path)) is not None}
+        allowed = {key.public_data for key in halves if key is not None}
         pairs = [pair for pair in pairs if pair.key_public_data in allowed]
     else:
-        named = [key.public_data for path in files if endpoint.keys_named and (key := _public_half(path)) is not None]
+        named = [key.public_data for key in halves if endpoint.keys_named and key is not None]
         pairs.sort(key=lambda pair: pair.key_public_data not in named)  # keys that were named come first
     offer.pairs.extend(pairs)
     words = f"{len(pairs)} key{'s' if len(pairs) != 1 else ''}"
