@@ -11,6 +11,8 @@ from textual.screen import Screen
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.reach import transport_for
 from eagle3ops.screens.asking import ConsolePrompts
+from eagle3ops.screens.feed import MachineFeed
+from eagle3ops.screens.gpus import GpusScreen
 from eagle3ops.screens.overview import Overview
 from eagle3ops.words import plain
 
@@ -24,12 +26,14 @@ class ConsoleApp(App[int]):
     def __init__(self, root: str | None = None, host: str = "local") -> None:
         super().__init__()
         self.link = Link(transport_for(host, ConsolePrompts(self)), on_state=self._link_changed)
+        self.feed = MachineFeed(self.link)
         self.overview = Overview(self.link, root)
 
     def on_mount(self) -> None:
         """Open the overview, and the line to the host."""
         self.push_screen(self.overview)
         self._connect()
+        self.run_worker(self.feed.run(), group="machine", exit_on_error=False)
 
     @work(exit_on_error=False)
     async def _connect(self) -> None:
@@ -44,9 +48,18 @@ class ConsoleApp(App[int]):
         self.sub_title = f"{self.link.name}: {plain(state)}"
         self.overview.show_link(state)
 
+    def action_gpus(self) -> None:
+        """Open the GPUs and processes, unless they are open."""
+        if not isinstance(self.screen, GpusScreen):
+            self.push_screen(GpusScreen(self.feed))
+
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: Textual's own commands and those of the overview."""
         yield from super().get_system_commands(screen)
+        if not isinstance(screen, GpusScreen):
+            yield SystemCommand("GPUs and processes", "What the machine's GPUs and processes do", self.action_gpus)
+        if isinstance(screen, GpusScreen):
+            yield SystemCommand("Sort processes", "By CPU, memory, GPU memory, I/O or age", screen.action_sort)
         if isinstance(screen, Overview):
             yield SystemCommand("Resume run", "Take the selected run up again where it stopped", screen.action_resume)
             yield SystemCommand("Cancel run", "End the selected run; asks first", screen.action_cancel)

@@ -19,6 +19,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.confirm import Confirm
+from eagle3ops.screens.gpu_strip import GpuStrip
 from eagle3ops.screens.watching import NEWEST, QUIET_S, RunDetail, RunRow, RunWatch, StageRow, age, run_rows
 from eagle3ops.words import human_seconds, plain
 
@@ -43,6 +44,7 @@ class Overview(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "resume", "Resume"),
         Binding("c", "cancel", "Cancel"),
+        Binding("g", "app.gpus", "GPUs"),
         Binding("l", "reconnect", "Reconnect", show=False),
         Binding("tab", "app.focus_next", "Next pane", show=False),
     ]
@@ -69,6 +71,7 @@ class Overview(Screen[None]):
                 with VerticalScroll(id="summary"):
                     yield Static(id="facts")
                 yield RichLog(id="events", markup=False, highlight=False, wrap=True, min_width=20, max_lines=2000)
+        yield GpuStrip()
         yield Footer()
 
     def on_mount(self) -> None:
