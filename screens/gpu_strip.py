@@ -40,7 +40,7 @@ class GpuStrip(Lines):
             return
         self._fit()
         feed = feed_of(self.app)
-        state = (feed.machine.version, feed.stale, feed.machine.failure, self.size.width)
-        if state != self._drawn and self.size.width:
+        state = (feed.machine.version, feed.stale, feed.machine.failure, self.room.width)
+        if state != self._drawn and self.room.width:
             self._drawn = state
-            self.show((), strip_lines(feed.machine, self.size.width, feed.stale, glyphs_of(self.app)))
+            self.show((), strip_lines(feed.machine, self.room.width, feed.stale, glyphs_of(self.app)))

@@ -14,19 +14,15 @@ from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import glyphs_of
 from eagle3ops.screens.lines import Lines, Table
 from eagle3ops.screens.machine import ProcessRow
-from eagle3ops.screens.machine_tables import (
-    Line,
-    gpu_table,
-    gpu_title,
-    host_lines,
-    process_detail,
-    process_head,
-    process_line,
-)
+from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, host_lines
+from eagle3ops.screens.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.process_tree import ORDERS, Branch, tree
 
 LOOK_S = 0.25
 """Between looks for a new sample; nothing is painted where nothing has changed."""
+
+LOW = 30
+"""On a terminal of fewer rows the panes around the processes are cut down."""
 
 
 class GpusScreen(Screen[None]):
@@ -62,13 +58,14 @@ class GpusScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Draw what is known already, and look for more from time to time."""
-        self._name("#selected", "Selected")
+        self._entitle("#selected", "Selected")
         self.query_one("#processes").focus()
         self.call_after_refresh(self.look)
         self.set_interval(LOOK_S, self.look)
 
     def on_resize(self, _: events.Resize) -> None:
         """Another width makes other lines."""
+        self.set_class(self.app.size.height < LOW, "low")
         self.call_after_refresh(self.look)
 
     def look(self) -> None:
@@ -87,7 +84,7 @@ class GpusScreen(Screen[None]):
         self._draw_processes(stale)
 
     def _widths(self) -> tuple[int, ...]:
-        return tuple(self.query_one(name).size.width for name in ("#gpus", "#host", "#processes"))
+        return tuple(self.query_one(name, Lines).room.width for name in ("#gpus", "#host", "#processes"))
 
     def _draw_nothing(self) -> None:
         state, failure = self._feed.link.state, self._feed.machine.failure
@@ -96,7 +93,7 @@ class GpusScreen(Screen[None]):
             lines = [((f"The machine cannot be watched: {failure[0]}", "bad"),), ((f"  {failure[1]}", "plain"),)]
         elif state.kind == "connected":
             lines = [(("The first sample is on its way.", "dim"),)]
-        self._name("#gpus", "GPUs")
+        self._entitle("#gpus", "GPUs")
         self.query_one("#gpus", Lines).show((), lines)
 
     def _draw_machine(self, stale: str) -> None:
@@ -104,12 +101,12 @@ class GpusScreen(Screen[None]):
         snapshot = machine.snapshot
         assert snapshot is not None
         told = f"STALE: {stale}" if stale else ""
-        self._name("#gpus", gpu_title(machine), told)
-        self._name("#host", f"Host {self._feed.link.name}", told)
+        self._entitle("#gpus", gpu_title(machine), told)
+        self._entitle("#host", f"Host {self._feed.link.name}", told)
         gpus, host = self.query_one("#gpus", Lines), self.query_one("#host", Lines)
-        head, lines = gpu_table(machine, gpus.size.width, glyphs)
+        head, lines = gpu_table(machine, gpus.room.width, glyphs)
         gpus.show(head, [_faded(line) for line in lines] if stale else lines)
-        host.show((), host_lines(snapshot, host.size.width, glyphs, stale=bool(stale)))
+        host.show((), host_lines(snapshot, host.room.width, glyphs, stale=bool(stale)))
 
     def _draw_processes(self, stale: str) -> None:
         snapshot, glyphs = self._feed.machine.snapshot, glyphs_of(self.app)
@@ -123,14 +120,14 @@ class GpusScreen(Screen[None]):
             self._selected = keys[at] if keys else None
             self._drawn = ()
         cursor = keys.index(self._selected) if self._selected is not None else None
-        width = table.size.width
+        width = table.room.width
         lines = [process_line(branch, width, glyphs, stale=bool(stale)) for branch in self._branches]
         if not lines:
             lines = [(("No process of a run, and none on a GPU.", "dim"),)]
         count = len(snapshot.processes)
         left_out = f", {snapshot.left_out} more are not watched" if snapshot.left_out else ""
         title = f"{count} process{'es' if count != 1 else ''} by {self._order}{left_out}"
-        self._name("#processes", title, f"STALE: {stale}" if stale else "~ stale: read more than 2 s before the rest")
+        self._entitle("#processes", title, f"STALE: {stale}" if stale else "~ is stale: read over 2 s before the rest")
         follow = cursor != table.cursor
         table.show(process_head(width, glyphs), lines, cursor)
         if follow:
@@ -146,7 +143,7 @@ class GpusScreen(Screen[None]):
             self._detail = detail
             self.query_one("#detail", Static).update(Text(detail))
 
-    def _name(self, selector: str, title: str, told: str = "") -> None:
+    def _entitle(self, selector: str, title: str, told: str = "") -> None:
         """A title costs the whole pane a repaint, so only when it changes."""
         if self._titles.get(selector) != title + told:
             self._titles[selector] = title + told

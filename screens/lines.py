@@ -44,31 +44,47 @@ class Lines(ScrollView, can_focus=False):
         self._styles: dict[str, Style] = {}
         self.cursor: int | None = None
 
+    @property
+    def room(self) -> Size:
+        """Cells for the heading and lines, without the scroll bar."""
+        return self.scrollable_content_region.size
+
     def show(self, head: Line, lines: Sequence[Line], cursor: int | None = None) -> None:
         """Put these on the screen in place of those before."""
-        fresh = list(lines)
-        heading = 1 if head else 0
-        if bool(self._head) != bool(head) or len(fresh) != len(self._lines):
+        before, fresh, heading = self._lines, list(lines), 1 if head else 0
+        grows = self.styles.height is not None and self.styles.height.is_auto
+        if bool(self._head) != bool(head) or (grows and len(fresh) != len(before)):
             self._head, self._lines, self.cursor = head, fresh, cursor
-            self.virtual_size = Size(max(1, self.size.width), len(fresh) + heading)
-            self.refresh(layout=self.styles.height is not None and self.styles.height.is_auto)
+            self._extend(heading)
+            self.refresh(layout=grows)
             return
-        dirty = []
+        width, top, dirty = self.room.width, int(self.scroll_offset.y), []
         if head != self._head:
-            dirty.append(Region(0, 0, self.size.width, 1))
-        top = int(self.scroll_offset.y)
-        for row in range(max(0, self.size.height - heading)):
+            dirty.append(Region(0, 0, width, 1))
+        for row in range(max(0, self.room.height - heading)):
             at = row + top
-            if at >= len(fresh):
-                break
-            if (at == self.cursor) != (at == cursor):
-                dirty.append(Region(0, row + heading, self.size.width, 1))
-            elif (span := changed(self._lines[at], fresh[at])) is not None:
+            old, new = (at_of[at] if at < len(at_of) else () for at_of in (before, fresh))
+            if (old != new and (not old or not new or at in (self.cursor, cursor))) or (at == self.cursor) != (
+                at == cursor
+            ):
+                dirty.append(Region(0, row + heading, width, 1))
+            elif (span := changed(old, new)) is not None:
                 left, right = span
-                dirty.append(Region(left, row + heading, min(right, self.size.width) - left, 1))
+                dirty.append(Region(left, row + heading, min(right, width) - left, 1))
         self._head, self._lines, self.cursor = head, fresh, cursor
+        self._extend(heading)
         if dirty:
             self.refresh(*dirty)
+
+    def _extend(self, heading: int) -> None:
+        """Say how far one can scroll; in steps, as every change of that paints the whole widget."""
+        rows = len(self._lines) + heading
+        if rows <= self.room.height:
+            rows = 0
+        else:
+            rows += -rows % 8
+        if self.virtual_size.height != rows:
+            self.virtual_size = Size(0, rows)
 
     def notify_style_update(self) -> None:
         """Another theme."""
@@ -85,11 +101,11 @@ class Lines(ScrollView, can_focus=False):
             return self._strip(self._head)
         at = y - (1 if self._head else 0) + int(self.scroll_offset.y)
         if not 0 <= at < len(self._lines):
-            return Strip.blank(self.size.width, self.rich_style)
+            return Strip.blank(self.room.width, self.rich_style)
         return self._strip(self._lines[at], selected=at == self.cursor)
 
     def _strip(self, line: Line, *, selected: bool = False) -> Strip:
-        width = self.size.width
+        width = self.room.width
         if selected:
             text = "".join(text for text, _ in line)
             segments = [Segment(text, self._style("cursor"))]
@@ -128,7 +144,7 @@ class Table(Lines, can_focus=True):
 
     def action_page(self, by: int) -> None:
         """Move the cursor by whole pages."""
-        self._want((self.cursor or 0) + by * max(1, self.size.height - 2))
+        self._want((self.cursor or 0) + by * max(1, self.room.height - 2))
 
     def action_edge(self, at_end: bool) -> None:
         """Move the cursor to the first line or the last."""
@@ -146,7 +162,7 @@ class Table(Lines, can_focus=True):
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""
-        room = self.size.height - (1 if self._head else 0)
+        room = self.room.height - (1 if self._head else 0)
         if self.cursor is None or room < 1:
             return
         top = int(self.scroll_offset.y)

@@ -318,13 +318,13 @@ def _processes(sample: Mapping[Any, Any], mono: float) -> Iterator[ProcessRow]:
 def _process(
     pid: int, one: Mapping[Any, Any], mono: float, gpu_memory: float | None, gpus: tuple[int, ...]
 ) -> ProcessRow:
-    read_at = number(one.get("detail_mono"))
+    read_at, run, label = number(one.get("detail_mono")), _text(one.get("run")), _text(one.get("label"))
     return ProcessRow(
         pid=pid,
         ppid=_whole(one.get("ppid")),
         start=number(one.get("start")) or 0.0,
-        run=_text(one.get("run")),
-        role=_text(one.get("label")) or _text(one.get("name")) or "?",
+        run=run,
+        role=label if label not in ("", run) else _text(one.get("name")) or "?",
         command=_text(one.get("cmd")),
         state=_text(one.get("state"))[:1],
         cpu=number(one.get("cpu")),

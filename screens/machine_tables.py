@@ -1,33 +1,23 @@
-"""How are GPUs, processes and the host put into lines of a given width?
+"""How are GPUs and the host put into lines of a given width?
 
 A line is a list of parts, each a text with the name of a look; what the looks are is for the widget that paints them.
 Few parts a line, as every change of look costs bytes on the way to the terminal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
 from eagle3ops.screens.glyphs import Glyphs, bar, history_line
-from eagle3ops.screens.machine import CELL_S, STALE_S, GpuRow, Machine, ProcessRow, Snapshot, mapping, number
-from eagle3ops.screens.process_tree import Branch
+from eagle3ops.screens.machine import CELL_S, STALE_S, GpuRow, Machine, Snapshot, mapping, number
 from eagle3ops.words import human_bytes, plain
 
 Line = tuple[tuple[str, str], ...]
 """Texts with their looks: `plain`, `dim`, `head`, `good`, `warn`, `bad`, `history`, `stale`."""
 
 ABSENT = "-"
-STATES = {
-    "R": "runs",
-    "S": "sleeps",
-    "D": "disk wait",
-    "T": "stopped",
-    "t": "traced",
-    "Z": "zombie",
-    "I": "idle",
-    "X": "dead",
-}
 _SHORT = {
     "software power cap": "sw power cap",
     "hardware slowdown": "hw slowdown",
@@ -35,7 +25,6 @@ _SHORT = {
     "hardware thermal slowdown": "hw thermal",
     "hardware power brake": "power brake",
 }
-_BAD_STATES = {"T", "t", "Z", "X"}
 WIDE = 130
 """From this width on there is room for more columns."""
 
@@ -92,8 +81,8 @@ def gpu_title(machine: Machine) -> str:
     snapshot = machine.snapshot
     if snapshot is None or not snapshot.gpus:
         return "GPUs"
-    names = sorted({gpu.name or "name not known" for gpu in snapshot.gpus})
-    return f"{len(snapshot.gpus)} GPU{'s' if len(snapshot.gpus) > 1 else ''}: {', '.join(names)}"
+    names = sorted({gpu.name for gpu in snapshot.gpus if gpu.name})
+    return f"{len(snapshot.gpus)} GPU{'s' if len(snapshot.gpus) > 1 else ''}: {', '.join(names) or ABSENT}"
 
 
 def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[Line]]:
@@ -109,12 +98,12 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
     seconds = f"{widths.util_history * CELL_S:.0f} s"
     heads = [
         cell("", 2, glyphs),
-        cell("name", widths.name, glyphs),
+        *([cell("name", widths.name, glyphs)] if widths.name else []),
         cell("state", widths.state, glyphs),
         cell("use", 5, glyphs, right=True),
         cell(seconds, widths.util_history, glyphs),
-        cell("memory", widths.bar + 17, glyphs),
-        cell("power", 7, glyphs, right=True),
+        cell("memory", widths.bar + 16, glyphs),
+        cell("power", 6, glyphs, right=True),
     ]
     if widths.power_history:
         heads.append(cell(f"to {top:.0f} W", widths.power_history, glyphs))
@@ -126,18 +115,19 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
 
 
 def _gpu_widths(snapshot: Snapshot, width: int) -> _Widths:
-    longest = max(cell_len(_short_name(gpu)) for gpu in snapshot.gpus)
+    name = max(cell_len(_short_name(gpu)) for gpu in snapshot.gpus)
     if width < WIDE:
-        name = min(5, longest)
-        rest = width - (2 + name + 5 + 17 + 7 + 8 + 5) - 8
-        wanted = max(2, min(18, max(cell_len(_state(gpu, short=True)) for gpu in snapshot.gpus)))
-        history = max(4, min(24, rest - max(12, wanted) - 4))
-        fill = max(4, min(12, rest - 12 - history)) if rest > 26 else 4
-        return _Widths(name, max(2, rest - history - fill), history, fill, 0, links=False)
-    name = min(16, longest)
-    rest = width - (2 + name + 5 + 17 + 7 + 14 + 5 + 17 + 16) - 11
-    history, power, fill = (20, 10, 8) if rest > 60 else (12, 8, 6)
-    return _Widths(name, max(8, rest - history - power - fill), history, fill, power, links=True)
+        # One name for all stands in the title.
+        name = min(5, name) if len({gpu.name for gpu in snapshot.gpus if gpu.name}) > 1 else 0
+        rest = width - (2 + name + bool(name) + 5 + 16 + 6 + 8 + 5) - 7
+        state = min(30, max(12, rest // 2))
+        history = max(0, min(40, (rest - state) * 2 // 3))
+        return _Widths(name, state, history, max(0, rest - state - history), 0, links=False)
+    name = min(16, name)
+    rest = width - (2 + name + 1 + 5 + 16 + 6 + 14 + 5 + 17 + 16) - 10
+    state = min(30, rest // 2)
+    history, power = max(8, (rest - state) // 2), max(6, (rest - state) // 4)
+    return _Widths(name, state, history, max(0, rest - state - history - power), power, links=True)
 
 
 def _short_name(gpu: GpuRow) -> str:
@@ -155,16 +145,16 @@ def _state(gpu: GpuRow, *, short: bool) -> str:
 def _gpu_line(gpu: GpuRow, machine: Machine, widths: _Widths, top: float, glyphs: Glyphs) -> Line:
     look = "bad" if gpu.state != "ok" else "warn" if gpu.throttled or gpu.trouble else "good"
     share = gpu.mem_used / gpu.mem_total if gpu.mem_used is not None and gpu.mem_total else None
-    power = _aged(amount(gpu.power_w, "W"), gpu.power_age if gpu.power_w is not None else 0.0)
-    clock = amount(gpu.sm_mhz, "MHz")
+    power = aged(amount(gpu.power_w, "W"), gpu.power_age if gpu.power_w is not None else 0.0)
+    clock = amount(gpu.sm_mhz, "MHz").replace(",", "")
     if widths.links and gpu.mem_mhz is not None:
         clock = f"{ABSENT if gpu.sm_mhz is None else f'{gpu.sm_mhz:.0f}'}/{gpu.mem_mhz:.0f} MHz"
     temperature = ABSENT if gpu.temp_c is None else f"{gpu.temp_c:.0f} {glyphs.degree}C".replace("  ", " ")
     middle = " ".join(
         [
             "",
-            f"{bar(share, widths.bar, glyphs)} {cell(pair(gpu.mem_used, gpu.mem_total), 16, glyphs)}",
-            cell(power, 7, glyphs, right=True),
+            f"{bar(share, widths.bar, glyphs)} {cell(pair(gpu.mem_used, gpu.mem_total), 15, glyphs)}",
+            cell(power, 6, glyphs, right=True),
         ]
     )
     tail = [
@@ -175,11 +165,11 @@ def _gpu_line(gpu: GpuRow, machine: Machine, widths: _Widths, top: float, glyphs
     if widths.links:
         pcie = pair(*gpu.pcie, "/s")
         tail += [
-            cell(_aged(pcie, gpu.pcie_age if pcie != ABSENT else 0.0), 17, glyphs),
+            cell(aged(pcie, gpu.pcie_age if pcie != ABSENT else 0.0), 17, glyphs),
             cell(pair(*gpu.nvlink, "/s"), 16, glyphs),
         ]
     line = [
-        (f"{gpu.index:>2} {cell(_short_name(gpu), widths.name, glyphs)} ", "plain"),
+        (f"{gpu.index:>2} {cell(_short_name(gpu), widths.name, glyphs)}{' ' if widths.name else ''}", "plain"),
         (cell(_state(gpu, short=not widths.links), widths.state, glyphs), look),
         (f" {cell(amount(gpu.util, '%'), 5, glyphs, right=True)} ", "plain"),
         (history_line(machine.util(gpu, widths.util_history), 100.0, glyphs), "history"),
@@ -227,90 +217,6 @@ def strip_lines(machine: Machine, width: int, stale: str, glyphs: Glyphs) -> lis
     return lines
 
 
-def process_head(width: int, glyphs: Glyphs) -> Line:
-    """The heading of the processes."""
-    wide = width >= WIDE
-    names = [cell("role", _role_width(width), glyphs), cell("pid", 7, glyphs, right=True), cell("state", 11, glyphs)]
-    names += [cell(name, 9 if at else 7, glyphs, right=True) for at, name in enumerate(("CPU", "memory", "GPU mem"))]
-    if wide:
-        names += [cell("GPUs", 8, glyphs)]
-        names += [cell(name, 11, glyphs, right=True) for name in ("reads", "writes", "wake-ups")]
-        names.append(cell("command", max(0, width - sum(map(cell_len, names)) - len(names)), glyphs))
-    else:
-        names.append(cell("disk", 11, glyphs, right=True))
-    return ((" ".join(names), "head"),)
-
-
-def _role_width(width: int) -> int:
-    return 28 if width >= WIDE else max(12, width - 7 - 11 - 7 - 9 - 9 - 11 - 6)
-
-
-def process_line(branch: Branch, width: int, glyphs: Glyphs, *, stale: bool) -> Line:
-    """One process, or the name of the run over its processes."""
-    process = branch.process
-    if process is None:
-        return ((cell(branch.title, width, glyphs), "stale" if stale else "head"),)
-    wide = width >= WIDE
-    stems = "".join(glyphs.through if on else "  " for on in branch.stems)
-    stem = stems + ("" if branch.depth == 0 else glyphs.last if branch.last else glyphs.branch)
-    front = " ".join(
-        [cell(stem + process.role, _role_width(width), glyphs), cell(str(process.pid), 7, glyphs, right=True), ""]
-    )
-    letter = process.state
-    state = f"{letter} {STATES.get(letter, '')}".rstrip() or ("elsewhere" if not process.visible else ABSENT)
-    look = "bad" if letter in _BAD_STATES else "warn" if letter == "D" else "plain"
-    old = process.detail_age or 0.0
-    figures = [
-        "",
-        cell(_aged(amount(process.cpu, "%"), process.age if process.cpu is not None else 0.0), 7, glyphs, right=True),
-        cell(size(process.rss), 9, glyphs, right=True),
-        cell(size(process.gpu_memory), 9, glyphs, right=True),
-    ]
-    if wide:
-        figures.append(cell(",".join(map(str, process.gpus)) or ABSENT, 8, glyphs))
-        details = [rate(process.reads), rate(process.writes), amount(process.wakeups, "/s").replace(" /s", "/s")]
-    else:
-        known = [value for value in (process.reads, process.writes) if value is not None]
-        details = [rate(sum(known) if known else None)]
-    details = [cell(_aged(one, old if one != ABSENT else 0.0), 11, glyphs, right=True) for one in details]
-    line = [(front, "plain"), (cell(state, 11, glyphs), look), (" ".join(figures), "plain")]
-    line.append((" " + " ".join(details), "stale" if old > STALE_S else "plain"))
-    if wide:
-        used = sum(cell_len(text) for text, _ in line)
-        line.append((" " + cell(process.command or process.role, max(0, width - used - 1), glyphs), "dim"))
-    return tuple((text, "stale") for text, _ in line) if stale else tuple(line)
-
-
-def process_detail(process: ProcessRow | None, since: float) -> str:
-    """All about the selected process; `since` is the age of the sample, s."""
-    if process is None:
-        return ""
-    if not process.visible:
-        gpus = ", ".join(map(str, process.gpus))
-        return (
-            f"pid {process.pid} of another container or of the host holds {size(process.gpu_memory)} of GPU {gpus}; "
-            "nothing more can be seen of it here."
-        )
-    facts = [f"pid {process.pid}"]
-    if process.ppid is not None:
-        facts.append(f"parent {process.ppid}")
-    if process.threads is not None:
-        facts.append(f"{process.threads:.0f} threads")
-    if process.wchan and process.wchan != "0":
-        facts.append(f"sleeps in {process.wchan}")
-    if process.syscall:
-        facts.append("no system call" if process.syscall == "running" else f"system call {process.syscall}")
-    if process.wakeups is not None:
-        facts.append(f"{process.wakeups:,.0f} wake-ups/s")
-    if process.gpus:
-        facts.append(f"GPU {', '.join(map(str, process.gpus))}")
-    if process.detail_age is None:
-        facts.append("I/O not read")
-    elif process.detail_age + since > STALE_S:
-        facts.append(f"I/O and wchan stale: read {process.detail_age + since:.0f} s ago")
-    return ", ".join(facts) + "\n" + (process.command or "(no command line)")
-
-
 def host_items(snapshot: Snapshot) -> list[tuple[str, str]]:
     """What the machine as a whole does, in pieces with their looks."""
     host = snapshot.host
@@ -335,11 +241,7 @@ def host_items(snapshot: Snapshot) -> list[tuple[str, str]]:
         items.append((f"PSI {ABSENT}", "plain"))
     shm = mapping(host.get("shm"))
     items.append((f"/dev/shm {_space(shm)}", _space_look(shm)))
-    for path, disk in sorted(mapping(host.get("disks")).items(), key=str):
-        facts = mapping(disk)
-        reason = facts.get("reason")
-        told = plain(reason) if isinstance(reason, str) else _space(facts)
-        items.append((f"{plain(path)} {told}", "bad" if isinstance(reason, str) else _space_look(facts)))
+    items += [(f"{place} {told}", look) for (told, look), place in _places(mapping(host.get("disks"))).items()]
     for source, keys in (("devices", ("read_s", "written_s")), ("network", ("received_s", "sent_s"))):
         words = ("reads", "writes") if source == "devices" else ("in", "out")
         for name, moved in _busiest(mapping(rates.get(source)), keys):
@@ -370,7 +272,19 @@ def host_lines(snapshot: Snapshot, width: int, glyphs: Glyphs, *, stale: bool) -
     return [*lines, tuple(row)] if row else lines
 
 
-def _busiest(rates: "Sequence[object] | object", keys: tuple[str, str]) -> list[tuple[str, tuple[float | None, ...]]]:
+def _places(disks: Mapping[Any, Any]) -> dict[tuple[str, str], str]:
+    """What is said of each file system, with the shortest of the paths on it and how many more there are."""
+    paths: dict[tuple[str, str], list[str]] = {}
+    for path, disk in disks.items():
+        reason = mapping(disk).get("reason")
+        told = (plain(reason), "bad") if isinstance(reason, str) else (_space(disk), _space_look(disk))
+        paths.setdefault(told, []).append(plain(path))
+    for told, some in paths.items():
+        some.sort(key=lambda path: (len(path), path))
+    return {told: some[0] + (f" +{len(some) - 1}" if len(some) > 1 else "") for told, some in paths.items()}
+
+
+def _busiest(rates: object, keys: tuple[str, str]) -> list[tuple[str, tuple[float | None, ...]]]:
     found = [
         (str(name), tuple(number(mapping(moved).get(key)) for key in keys)) for name, moved in mapping(rates).items()
     ]
@@ -388,6 +302,6 @@ def _space_look(facts: object) -> str:
     return "bad" if total and free is not None and free / total < 0.05 else "plain"
 
 
-def _aged(text: str, age: float) -> str:
+def aged(text: str, age: float) -> str:
     """`~` before what was read too long before the rest; the screen says what that means."""
     return f"~{text}" if age > STALE_S else text
