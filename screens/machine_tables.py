@@ -277,9 +277,9 @@ def _places(disks: Mapping[Any, Any]) -> dict[tuple[str, str], str]:
     paths: dict[tuple[str, str], list[str]] = {}
     for path, disk in disks.items():
         reason = mapping(disk).get("reason")
-        told = (plain(reason), "bad") if isinstance(reason, str) else (_space(disk), _space_look(disk))
+        told = (plain(reason), "warn") if isinstance(reason, str) else (_space(disk), _space_look(disk))
         paths.setdefault(told, []).append(plain(path))
-    for told, some in paths.items():
+    for some in paths.values():
         some.sort(key=lambda path: (len(path), path))
     return {told: some[0] + (f" +{len(some) - 1}" if len(some) > 1 else "") for told, some in paths.items()}
 

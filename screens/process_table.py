@@ -85,18 +85,16 @@ def process_detail(process: ProcessRow | None, since: float) -> str:
             "nothing more can be seen of it here."
         )
     facts = [f"pid {process.pid}"]
-    if process.ppid is not None:
-        facts.append(f"parent {process.ppid}")
-    if process.threads is not None:
-        facts.append(f"{process.threads:.0f} thread{'s' if process.threads != 1 else ''}")
     if process.wchan and process.wchan != "0":
-        facts.append(f"sleeps in {process.wchan}")
+        facts.append(f"in {process.wchan}")
     if process.syscall:
-        facts.append("no system call" if process.syscall == "running" else f"system call {process.syscall}")
+        facts.append("no syscall" if process.syscall == "running" else f"syscall {process.syscall}")
     if process.wakeups is not None:
         facts.append(f"{process.wakeups:,.0f} wake-ups/s")
+    if process.threads is not None:
+        facts.append(f"{process.threads:.0f} thread{'s' if process.threads != 1 else ''}")
     if process.gpus:
-        facts.append(f"GPU {', '.join(map(str, process.gpus))}")
+        facts.append(f"GPU {' '.join(map(str, process.gpus))}")
     if process.detail_age is None:
         facts.append("I/O not read")
     elif process.detail_age + since > STALE_S:
