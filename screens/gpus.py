@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
+from rich.cells import chop_cells
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.screen import Screen
-from textual.widgets import Footer, Header, Static
+from textual.widgets import Footer, Header
 
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import glyphs_of
@@ -43,7 +43,6 @@ class GpusScreen(Screen[None]):
         self._branches: list[Branch] = []
         self._selected: str | None = None
         self._drawn: tuple[object, ...] = ()
-        self._detail = ""
         self._titles: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
@@ -52,13 +51,13 @@ class GpusScreen(Screen[None]):
         yield Lines(id="gpus", classes="titled")
         yield Lines(id="host", classes="titled")
         yield Table(id="processes", classes="titled")
-        with VerticalScroll(id="selected", classes="titled"):
-            yield Static(id="detail")
+        yield Lines(id="selected", classes="titled")
         yield Footer()
 
     def on_mount(self) -> None:
         """Draw what is known already, and look for more from time to time."""
         self._entitle("#selected", "Selected")
+        self.query_one("#selected").can_focus = True
         self.query_one("#processes").focus()
         self.call_after_refresh(self.look)
         self.set_interval(LOOK_S, self.look)
@@ -139,9 +138,9 @@ class GpusScreen(Screen[None]):
         return next((branch.process for branch in self._branches if branch.key == self._selected), None)
 
     def _tell(self, detail: str) -> None:
-        if detail != self._detail:
-            self._detail = detail
-            self.query_one("#detail", Static).update(Text(detail))
+        pane = self.query_one("#selected", Lines)
+        width = max(1, pane.room.width)
+        pane.show((), [((piece, "plain"),) for line in detail.splitlines() for piece in chop_cells(line, width)])
 
     def _entitle(self, selector: str, title: str, told: str = "") -> None:
         """A title costs the whole pane a repaint, so only when it changes."""
@@ -152,6 +151,14 @@ class GpusScreen(Screen[None]):
             pane.border_subtitle = None
             if told:
                 pane.border_title = Text(f"{title}   {told}")
+
+    def select_process(self, pid: int) -> bool:
+        """Put the cursor on a process; returns False when it is not watched."""
+        found = next((one.key for one in self._branches if one.process is not None and one.process.pid == pid), None)
+        if found is not None:
+            self._selected = found
+            self.look()
+        return found is not None
 
     def on_table_moved(self, message: Table.Moved) -> None:
         """Another process was selected."""

@@ -12,8 +12,8 @@ from fake_driver import build
 from screen_text import shown, until
 from textual.pilot import Pilot
 
-from eagle3ops.hosts.link import LinkState
 from eagle3ops.screens.app import ConsoleApp
+from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import ASCII
 from eagle3ops.screens.gpus import GpusScreen
 from eagle3ops.telemetry.processes import RUN_MARK
@@ -90,7 +90,10 @@ async def test_eight_gpus_and_a_run(host: Host, tmp_path: Path, size: tuple[int,
         assert "\x1b" not in text
         if size[0] > 100:
             # Other runs of this machine may be on the screen too.
-            text = await until(pilot, "4.7 GiB", "run 20261130-054512-demo-bbbb: 1 process")
+            assert isinstance(app.screen, GpusScreen)
+            while not app.screen.select_process(host.process.pid):
+                await pilot.pause(0.1)
+            text = await until(pilot, "4.7 GiB", f"pid {host.process.pid}")
             assert "[bold red]x[/]" in text
             host.process.send_signal(signal.SIGSTOP)
             await until(pilot, "T stopped")
@@ -143,12 +146,21 @@ async def test_a_machine_that_cannot_be_watched(tmp_path: Path, monkeypatch: pyt
         await until(pilot, "The machine cannot be watched:")
 
 
-class Quiet(ConsoleApp):
-    """A console that is given samples in place of a link."""
+class QuietFeed(MachineFeed):
+    """Takes no samples but those it is given, and finds them fresh."""
 
-    def on_mount(self) -> None:
-        self.link.state = LinkState("connected")
-        self.push_screen(self.overview)
+    stale = ""  # type: ignore[assignment]
+
+    async def run(self) -> None:
+        """Nothing comes by itself."""
+
+
+class Quiet(ConsoleApp):
+    """A console that is given samples in place of a link's."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.feed = QuietFeed(self.link)
 
 
 def procs(count: int) -> list[dict[str, object]]:
@@ -164,7 +176,6 @@ def sample(n: int, count: int = 240) -> dict[str, object]:
 
 async def test_hundreds_of_processes_by_keyboard_and_mouse(tmp_path: Path) -> None:
     app = Quiet(str(tmp_path))
-    app.feed.clock = lambda: 0.0
     app.feed.machine.take(sample(1), 0.0)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("g")
@@ -192,7 +203,6 @@ async def test_hundreds_of_processes_by_keyboard_and_mouse(tmp_path: Path) -> No
 @pytest.mark.recordings
 async def test_a_recording_in_ascii(recordings: Path, tmp_path: Path) -> None:
     app = Quiet(str(tmp_path))
-    app.feed.clock = lambda: 0.0
     app.glyphs = ASCII  # type: ignore[attr-defined]
     for one in Player(recordings / "gpu" / "telemetry" / "ddp-2gpu-healthy.jsonl.gz"):
         app.feed.machine.take(one, 0.0)
