@@ -85,8 +85,9 @@ class Overview(Screen[None]):
         self.refresh_runs()
 
     def refresh_runs(self) -> None:
-        """Ask again, unless a slow line still keeps the last answer."""
-        if not self._reading:
+        """Ask again, unless a slow line still keeps the last answer or another screen hides this one."""
+        hidden = not self.is_current and not self.app.screen.is_modal
+        if not self._reading and not hidden:
             self._read()
 
     def show_link(self, state: LinkState) -> None:

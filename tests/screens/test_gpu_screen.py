@@ -149,7 +149,7 @@ async def test_a_machine_that_cannot_be_watched(tmp_path: Path, monkeypatch: pyt
 class QuietFeed(MachineFeed):
     """Takes no samples but those it is given, and finds them fresh."""
 
-    stale = ""  # type: ignore[assignment]
+    stale = ""
 
     async def run(self) -> None:
         """Nothing comes by itself."""
@@ -208,5 +208,5 @@ async def test_a_recording_in_ascii(recordings: Path, tmp_path: Path) -> None:
         app.feed.machine.take(one, 0.0)
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("g")
-        text = await until(pilot, "2 GPUs: NVIDIA H200", "#")
+        text = await until(pilot, "2 GPUs", "#")
         assert "█" not in text.split("Host")[0]
