@@ -36,7 +36,7 @@ class GpuStrip(Lines):
         self.display = self.app.size.height >= LOWEST
 
     def _look(self) -> None:
-        if not self.screen.is_current:
+        if self.app.screen is not self.screen:
             return
         self._fit()
         feed = feed_of(self.app)

@@ -69,7 +69,7 @@ class GpusScreen(Screen[None]):
 
     def look(self) -> None:
         """Draw the last sample, if there is anything new about it."""
-        if not self.is_current:
+        if self.app.screen is not self:
             return
         machine, stale = self._feed.machine, self._feed.stale
         state = (machine.version, stale, machine.failure, self.size, self._order, self._selected, self._widths())

@@ -86,7 +86,7 @@ class Overview(Screen[None]):
 
     def refresh_runs(self) -> None:
         """Ask again, unless a slow line still keeps the last answer or another screen hides this one."""
-        hidden = not self.is_current and not self.app.screen.is_modal
+        hidden = self.app.screen is not self and not self.app.screen.is_modal
         if not self._reading and not hidden:
             self._read()
 
