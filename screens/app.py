@@ -24,6 +24,8 @@ from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.base import named
 from eagle3ops.screens.colours import AsciiOnly, Colourless
 from eagle3ops.screens.endings import GOOD, environment, run_command
+from eagle3ops.screens.feed import MachineFeed
+from eagle3ops.screens.gpus import GpusScreen
 from eagle3ops.screens.help import Help
 from eagle3ops.screens.logs import Logs
 from eagle3ops.screens.overview import Overview
@@ -70,6 +72,7 @@ class ConsoleApp(App[int]):
         self._last_keys: deque[str] = deque(maxlen=KEYS_KEPT)
         self._crash: tuple[BaseException, crash.Facts] | None = None
         self.link = Link(transport_for(host, ConsolePrompts(self)), on_state=self._link_changed)
+        self.feed = MachineFeed(self.link)
         self.overview = Overview(self.link, root, self.settings.refresh)
 
     def _first_theme(self) -> str:
@@ -105,6 +108,7 @@ class ConsoleApp(App[int]):
         for key, loser, winner in self._displaced:
             text = f"The keymap takes {key!r} from {loser}, for {winner}."
             self.notify(text, title="Keymap", severity="warning", timeout=20, markup=False)
+        self.run_worker(self.feed.run(), group="machine", exit_on_error=False)
 
     @work(exit_on_error=False)
     async def _connect(self) -> None:
@@ -120,10 +124,19 @@ class ConsoleApp(App[int]):
         self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
         self.overview.show_link(state)
 
+    def action_gpus(self) -> None:
+        """Open the GPUs and processes, unless they are open."""
+        if not isinstance(self.screen, GpusScreen):
+            self.push_screen(GpusScreen(self.feed))
+
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: Textual's own commands and those of the overview."""
         yield from super().get_system_commands(screen)
         yield SystemCommand("Help", "Every key, and what it does", self.action_help)
+        if not isinstance(screen, GpusScreen):
+            yield SystemCommand("GPUs and processes", "What the machine's GPUs and processes do", self.action_gpus)
+        if isinstance(screen, GpusScreen):
+            yield SystemCommand("Sort processes", "By CPU, memory, GPU memory, I/O or age", screen.action_sort)
         if isinstance(screen, Overview):
             if not self.read_only:
                 yield SystemCommand(

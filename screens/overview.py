@@ -21,6 +21,7 @@ from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.base import ConsoleScreen, named
 from eagle3ops.screens.confirm import Confirm
 from eagle3ops.screens.endings import Endings
+from eagle3ops.screens.gpu_strip import GpuStrip
 from eagle3ops.screens.logs import Logs
 from eagle3ops.screens.watching import NEWEST, QUIET_S, RunDetail, RunRow, RunWatch, StageRow, age, run_rows
 from eagle3ops.words import human_seconds, plain
@@ -51,6 +52,7 @@ class Overview(ConsoleScreen[None]):
                 Binding("r", "resume", "Resume"),
                 Binding("c", "cancel", "Cancel"),
                 Binding("o", "logs", "Logs", tooltip="What the processes of the selected run say"),
+                Binding("g", "app.gpus", "GPUs", tooltip="What the machine's GPUs and processes do"),
                 Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
                 Binding("tab", "app.focus_next", "Next pane", show=False, tooltip="Go to the next pane"),
             ],
@@ -72,6 +74,7 @@ class Overview(ConsoleScreen[None]):
         self._where = root or ""
         self._rows: list[RunRow] = []
         self._watch: RunWatch | None = None
+        self._detail: RunDetail | None = None
         self._shown: tuple[float, str, str] | None = None
         self._reading = False
         self._following = False
@@ -88,6 +91,7 @@ class Overview(ConsoleScreen[None]):
                 with VerticalScroll(id="summary"):
                     yield Static(id="facts")
                 yield RichLog(id="events", markup=False, highlight=False, wrap=True, min_width=20, max_lines=2000)
+        yield GpuStrip()
         yield Footer()
 
     def on_mount(self) -> None:
@@ -100,10 +104,24 @@ class Overview(ConsoleScreen[None]):
         self.set_interval(self._refresh_s, self.refresh_runs)
         self.refresh_runs()
 
+    @property
+    def _hidden(self) -> bool:
+        """Another screen covers this one whole; painting would cost the line to the terminal, for nobody."""
+        return self.app.screen is not self and not self.app.screen.is_modal
+
     def refresh_runs(self) -> None:
-        """Ask again, unless a slow line still keeps the last answer."""
+        """Ask again; while the last answer is still awaited, what is known grows visibly older."""
         if not self._reading:
             self._read()
+        elif not self._hidden:
+            self._show_runs(self._rows)
+            if self._detail is not None:
+                self._show_detail(self._detail)
+
+    def on_screen_resume(self) -> None:
+        """What covered this screen is gone."""
+        if self._laid_out:
+            self.refresh_runs()
 
     def show_link(self, state: LinkState) -> None:
         """The line to the host came up, dropped, or will not come up; what was known of its runs stays."""
@@ -116,6 +134,10 @@ class Overview(ConsoleScreen[None]):
             self.query_one("#hint", Static).update(_link_hint(self._link.name, state))
         else:
             self.query_one("#panes").add_class("stale")
+        if state.kind == "stopped" and self._rows:
+            told = plain(state.why or "") + (f"\n→ {plain(state.remedy)}" if state.remedy else "")
+            told += "\nThen press l."
+            self.notify(told, title=f"{self._link.name}: stopped", severity="error", timeout=120, markup=False)
 
     @work(exit_on_error=False)
     async def _read(self) -> None:
@@ -124,14 +146,17 @@ class Overview(ConsoleScreen[None]):
             found = await self._ask("runs.list", limit=NEWEST)
             self._where = plain(found.get("root", ""))
             rows = run_rows(found.get("runs", []))
-            self._show_runs(rows)
             for row in self._endings.take(rows):
                 self.post_message(self.RunEnded(row))
+            if self._hidden:
+                return
+            self._show_runs(rows)
             watch = self._watch
             if watch is not None:
                 state = await self._ask("runs.state", run=watch.run_id)
                 if watch is self._watch:
-                    self._show_detail(watch.detail(state))
+                    self._detail = watch.detail(state)
+                    self._show_detail(self._detail)
                     if state.get("alive") and not self._following:
                         # It was taken up again after the stream of its events had ended.
                         self._follow(watch)
@@ -194,7 +219,7 @@ class Overview(ConsoleScreen[None]):
         run_id = event.option.id
         if run_id is None or (self._watch is not None and self._watch.run_id == run_id):
             return
-        self._watch = RunWatch(run_id)
+        self._watch, self._detail = RunWatch(run_id), None
         self._shown = None
         self.query_one("#events", RichLog).clear()
         self._follow(self._watch)
