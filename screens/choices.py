@@ -177,7 +177,7 @@ def _require_key(origin: str, action: str, key: str) -> None:
             f"{origin}: keymap.{action}: {plain(key)[:80]!r}: there is no modifier {plain(wrong)[:80]!r}",
             remedy=f"there are: {', '.join(_MODIFIERS)}",
         )
-    if len(last) == 1 and last.isprintable():
+    if len(last) == 1 and last.isprintable() and last not in ", ":
         return
     if last in _NAMED_KEYS or last in KEY_TO_UNICODE_NAME or last in KEY_TO_UNICODE_NAME.values():
         return

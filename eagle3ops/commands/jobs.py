@@ -86,6 +86,7 @@ def run_job(asked: Asked) -> int:
             forced=asked.yes,
             json=asked.json,
             detach=asked.detach,
+            named=asked.key is not None,
         )
     root = locations.root(asked.root)
     locations.require_writable(root)
@@ -197,9 +198,10 @@ class Follower:
         if ending is not None:
             return Ending(ExitCode.INTERRUPTED, ending.cause, ending.remedy) if self.interrupted else ending
         if self.hung_up or (self.interrupted and not self.cancels):
-            return Ending(ExitCode.INTERRUPTED, "no longer followed; the run goes on")
+            return Ending(ExitCode.INTERRUPTED, "no longer followed; the run goes on", over=False)
         if self.interrupted:
-            return Ending(ExitCode.INTERRUPTED, "left before the run had ended")
+            what = "left before the run had ended; it was asked to end"
+            return Ending(ExitCode.INTERRUPTED, what, over=False)
         status = self.process.returncode if self.process is not None else None
         return Ending(_code(status), self._last_words(status))
 

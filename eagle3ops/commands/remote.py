@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from eagle3ops.commands.story import Ending, Story, narrator, say
 from eagle3ops.errors import Eagle3opsError, ExitCode, HostUnreachable
-from eagle3ops.words import plain
+from eagle3ops.words import elsewhere, plain
 
 if TYPE_CHECKING:
     from eagle3ops.hosts.link import Link, LinkState
@@ -35,7 +35,15 @@ class There:
         """Ask the agent, over as many connections as that takes."""
         if self.root is not None:
             arguments["root"] = self.root
-        return await self.link.call(op, **arguments)
+        try:
+            return await self.link.call(op, **arguments)
+        except HostUnreachable:
+            raise
+        except Eagle3opsError as error:
+            # The host speaks of itself as this machine.
+            if error.remedy is None or (remedy := elsewhere(error.remedy, self.host)) == error.remedy:
+                raise
+            raise type(error)(error.what, remedy=remedy) from error
 
     def command(self, verb: str, run_id: str) -> str:
         """The command line that does `verb` to a run there."""
@@ -290,8 +298,9 @@ class _Follower:
         return self._as_left(ending)
 
     def _as_left(self, ending: Ending) -> Ending:
-        """How the run ended, to somebody who had asked for its end."""
-        return Ending(ExitCode.INTERRUPTED, ending.cause, ending.remedy) if self.interrupted else ending
+        """How the run ended, to somebody who may have asked for its end."""
+        remedy = None if ending.remedy is None else elsewhere(ending.remedy, self.there.host)
+        return Ending(ExitCode.INTERRUPTED if self.interrupted else ending.code, ending.cause, remedy)
 
 
 class _Notices:

@@ -317,6 +317,18 @@ def test_a_cancel_that_reached_nobody_is_said(big: There) -> None:
     assert big.call("runs", "cancel", run.run_id, "--host", "big").returncode == 0
 
 
+def test_remedies_of_the_host_name_commands_for_the_host(big: There) -> None:
+    assert big.job("--detach", "--set", "stages.use.mode=child").returncode == 0
+    wait_for(lambda: list(big.there.root.glob("runs/*/child.pid")), "no child was started")
+    refused = big.call("runs", "resume", "last", "--host", "big")
+    assert refused.returncode == 6
+    assert f"eagle3ops runs follow --host big {big.runs()[0].run_id}" in refused.stderr
+    missing = big.call("runs", "show", "none", "--host", "big")
+    assert missing.returncode == 2
+    assert "eagle3ops runs list --host big shows them" in missing.stderr
+    assert big.call("runs", "cancel", "last", "--host", "big").returncode == 0
+
+
 def test_detached_and_cancelled_from_here(big: There) -> None:
     started = big.job("--detach", "--set", "stages.use.mode=child")
     assert started.returncode == 0
