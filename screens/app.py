@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,7 @@ from eagle3ops.words import plain
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
+TERMINAL_LOOK_S = 5.0
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
 
@@ -95,6 +97,11 @@ class ConsoleApp(App[int]):
             with contextlib.suppress(NotImplementedError, RuntimeError):
                 loop.add_signal_handler(number, self._signalled, number)
 
+    def _look_for_terminal(self) -> None:
+        """Leave when the terminal is gone and nobody said so: its shell may have ignored SIGHUP."""
+        if not os.isatty(0):
+            self.exit(return_code=128 + signal.SIGHUP)
+
     def _signalled(self, number: signal.Signals) -> None:
         """Leave, with the terminal as it was; a second SIGTERM ends at once."""
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
@@ -103,6 +110,8 @@ class ConsoleApp(App[int]):
     def on_mount(self) -> None:
         """Open the overview, and the line to the host."""
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
+        if not self.is_headless:
+            self.set_interval(TERMINAL_LOOK_S, self._look_for_terminal)
         self.push_screen(self.overview)
         self._connect()
         for key, loser, winner in self._displaced:

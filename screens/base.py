@@ -18,9 +18,10 @@ def named(room: str, bindings: Iterable[Binding]) -> list[BindingType]:
 
 def _plain_action(action: str) -> str:
     """`answer(True)` -> `answer-true`, `app.focus_next` -> `focus-next`."""
-    name, _, rest = action.rpartition(".")[2].partition("(")
-    argument = rest.rstrip(")").strip("'\"").lower()
-    return (f"{name}-{argument}" if argument else name).replace("_", "-")
+    called, _, rest = action.partition("(")
+    name = called.rpartition(".")[2]
+    words = [word for part in rest.rstrip(")").split(",") if (word := part.strip().strip("'\"").lower())]
+    return "-".join([name, *(word.replace("-", "minus-") for word in words)]).replace("_", "-")
 
 
 class ConsoleScreen(Screen[Result]):

@@ -84,7 +84,7 @@ class Toy:
 
     def kill_everything(self, run: RunDirectory) -> None:
         """SIGKILL to the command, the supervisor, the stage and what it started, in one go."""
-        supervisor = (run.supervisor() or {}).get("pid")
+        supervisor = (run.living() or run.supervisor() or {}).get("pid")
         for pid in [*([supervisor] if supervisor else []), *left_behind(run.path)]:
             try:
                 os.kill(pid, signal.SIGKILL)

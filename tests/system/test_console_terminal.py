@@ -190,7 +190,7 @@ def test_ascii_and_no_color(terminal: Terminal) -> None:
     assert terminal.screen().isascii()
     assert not COLOUR.findall(drawn)
     terminal.keys("C-p")
-    text = terminal.until("Reconnect", "Theme")
+    text = terminal.until("Reconnect")
     assert text.isascii()
     assert "Cancel run" not in text
     assert not COLOUR.findall(terminal.screen("-e"))
