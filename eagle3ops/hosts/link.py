@@ -156,7 +156,7 @@ class Link:
         await self._become(LinkState("closed"), failure=HostUnreachable(f"{self.name}: the link was closed"))
         await asyncio.gather(*self._dropping, return_exceptions=True)
 
-    async def call(self, op: str, **args: Any) -> dict[str, Any]:
+    async def call(self, op: str, /, **args: Any) -> dict[str, Any]:
         """Ask the agent; asked again after a reconnect when the answer was lost.
 
         Raises:

@@ -18,6 +18,7 @@ from screen_text import shown, until
 from textual.widgets import OptionList
 
 from eagle3ops.hosts.agent import ops_runs
+from eagle3ops.hosts.transport import Channel, ConnectionRefusedForGood
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.processes import identify
@@ -129,6 +130,24 @@ async def test_an_agent_that_is_killed_is_missed_and_replaced(root: Path) -> Non
             log.append("info", {"text": "said meanwhile"}, "train")
         assert (await until(pilot, "said meanwhile", "local: connected")).count("said meanwhile") == 1
         assert app.link.connections == 2
+
+
+async def test_a_line_that_is_lost_for_good_is_said_in_full(root: Path) -> None:
+    class Changed:
+        name = "local"
+
+        async def open(self) -> Channel:
+            raise ConnectionRefusedForGood("THE HOST KEY HAS CHANGED to SHA256:abc", remedy="ask whoever runs it")
+
+    app = ConsoleApp(str(root))
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await until(pilot, "steps/s", "local: connected")
+        app.link.transport = Changed()
+        assert app.link.hello is not None
+        os.kill(app.link.hello.pid, signal.SIGKILL)
+        await until(pilot, "KEY HAS CHANGED", "SHA256:abc", "→ ask whoever", "Then press l")
+        assert isinstance(app.screen, Overview)
+        assert app.screen.query_one("#panes").has_class("stale")
 
 
 async def test_cancel_asks_first_and_names_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
