@@ -119,7 +119,7 @@ def _create(order: Order) -> RunDirectory:
             assert record is not None
             return _known(record, order) or _make(order, record, pipeline, stages)
     except OSError as error:
-        raise explain_os_error(error) or error from error
+        raise explain_os_error(error, error.filename or order.root) or error from error
 
 
 def _make(order: Order, record: KeyRecord, pipeline: Pipeline, stages: list[StagePlan]) -> RunDirectory:
