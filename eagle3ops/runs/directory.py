@@ -131,7 +131,11 @@ class RunDirectory:
     def status(self) -> str:
         """The status, corrected for a supervisor that died without a word: `running` becomes `interrupted`."""
         status = str(self.state().get("status", "created"))
-        return "interrupted" if status in ("created", "running") and not self.alive() else status
+        if status not in ("created", "running") or self.alive():
+            return status
+        # It may have ended between the two readings; its last word was written before it left.
+        status = str(self.state().get("status", "created"))
+        return "interrupted" if status in ("created", "running") else status
 
     def interruption(self) -> str | None:
         """Why the run is interrupted, in words; None when it is not."""

@@ -54,17 +54,20 @@ class Figures:
 
 def summarize(run: RunDirectory) -> RunSummary:
     """Read a run's row from its directory."""
-    request, state = run.request(), run.state()
+    request = run.request()
+    # The status first: what is read after it is no older.
+    status, interruption = run.status(), run.interruption()
+    state = run.state()
     return RunSummary(
         run_id=run.run_id,
         name=str(state.get("name") or run.run_id[16:].rpartition("-")[0]),
         job=str(request.get("job", "")),
-        status=run.status(),
+        status=status,
         exit_code=state.get("exit_code"),
         created=float(request.get("created", 0.0)),
         started=state.get("started"),
         ended=state.get("ended"),
-        cause=run.interruption() or state.get("cause"),
+        cause=interruption or state.get("cause"),
         stages={name: str(stage.get("status")) for name, stage in state["stages"].items()},
     )
 

@@ -7,7 +7,7 @@ import pytest
 from toy_world import Toy
 
 from eagle3ops.errors import RequestError
-from eagle3ops.runs.directory import find_run, list_runs, new_run_id
+from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, new_run_id
 from eagle3ops.runs.gc import collect, find_garbage
 from eagle3ops.runs.ledger import Ledger, diff
 
@@ -122,3 +122,19 @@ def test_outputs_of_a_run_with_a_lost_request_are_kept(two_runs: Toy) -> None:
     assert [item.path.name for item in find_garbage(root, keep=1)] == []
     with pytest.raises(RequestError, match=r"spec\.yaml: cannot be read"):
         diff(root, second, second)
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_not_interrupted(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "runs" / "20261130-000000-ending-aaaa")
+    run.path.mkdir(parents=True)
+    (run.path / "state.json").write_text('{"status": "running"}')
+
+    class Ending(RunDirectory):
+        def alive(self) -> bool:
+            # The supervisor writes its last word and leaves, just before it is asked for.
+            (self.path / "state.json").write_text('{"status": "failed"}')
+            return False
+
+    assert Ending(run.path).status() == "failed"
+    (run.path / "state.json").write_text('{"status": "running"}')
+    assert run.status() == "interrupted"
