@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -39,6 +41,17 @@ KEYS_KEPT = 20
 TERMINAL_LOOK_S = 5.0
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
+
+
+def _end_without_terminal() -> None:
+    """End the process some seconds after its terminal is gone.
+
+    A thread, because the event loop may be stuck by then in a write that nobody takes any more.
+    """
+    while os.isatty(0):
+        time.sleep(TERMINAL_LOOK_S)
+    time.sleep(2 * TERMINAL_LOOK_S)
+    os._exit(128 + signal.SIGHUP)
 
 
 class ConsoleApp(App[int]):
@@ -112,6 +125,7 @@ class ConsoleApp(App[int]):
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
         if not self.is_headless:
             self.set_interval(TERMINAL_LOOK_S, self._look_for_terminal)
+            threading.Thread(target=_end_without_terminal, name="terminal", daemon=True).start()
         self.push_screen(self.overview)
         self._connect()
         for key, loser, winner in self._displaced:
