@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json as jsonlib
 import os
 import sys
 import termios
@@ -12,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from eagle3ops.commands.output import write, write_json
 from eagle3ops.errors import Eagle3opsError, ExitCode, HostUnreachable, RequestError
 from eagle3ops.hosts.address import parse_address
 from eagle3ops.hosts.prompts import Prompts
@@ -96,15 +96,6 @@ def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def _write_json(data: Any) -> None:
-    _write(jsonlib.dumps(data, indent=2, ensure_ascii=False, default=str))
-
-
 def hosts(args: Namespace, *, json: bool) -> int:
     """`eagle3ops hosts ...`; returns the exit code."""
     command = args.hosts_command
@@ -125,13 +116,13 @@ def _list(*, json: bool) -> int:
     registry = Registry()
     known = registry.hosts()
     if json:
-        _write_json([{"name": LOCAL, "address": None, "python": None, "root": None}, *map(_as_json, known.values())])
+        write_json([{"name": LOCAL, "address": None, "python": None, "root": None}, *map(_as_json, known.values())])
         return ExitCode.DONE
     rows = [("name", "address", "python", "root"), (LOCAL, "this machine", "-", "-")]
     rows += [(host.name, str(host.address), host.python or "-", host.root or "-") for host in known.values()]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
-        _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if not known:
         _say("add one: eagle3ops hosts add NAME ssh://user@host:port")
     return ExitCode.DONE
@@ -151,7 +142,7 @@ async def _add(args: Namespace, *, json: bool) -> int:
     registry = Registry()
     fresh = registry.add(host)
     if json:
-        _write_json({**_as_json(host), "new": fresh})
+        write_json({**_as_json(host), "new": fresh})
     _say(f"{host.name}: {'added' if fresh else 'changed'} ({host.address}) in {registry.path}")
     if not TerminalPrompts.possible():
         _say(f"  next: eagle3ops hosts test {host.name}")
@@ -164,7 +155,7 @@ def _remove(name: str, *, json: bool) -> int:
     registry = Registry()
     registry.remove(name)
     if json:
-        _write_json({"removed": name})
+        write_json({"removed": name})
     _say(f"{name}: removed from {registry.path}; what it did and its trusted key stay ({own_known_hosts()})")
     return ExitCode.DONE
 
@@ -183,7 +174,7 @@ async def _trust(name: str, given: str | None, *, json: bool) -> int:
     transport = SshTransport(_only_remote(name), prompts)
     results = await trust(transport, prompts, given)
     if json:
-        _write_json([{"host": str(item.endpoint), "key": item.key, "added": item.added} for item in results])
+        write_json([{"host": str(item.endpoint), "key": item.key, "added": item.added} for item in results])
     for item in results:
         _say(f"{item.endpoint}: {item.key or 'its key'} {'is trusted now' if item.added else 'was trusted already'}")
     return ExitCode.DONE
@@ -207,7 +198,7 @@ async def _install(args: Namespace, *, json: bool) -> int:
     done = await install(transport, extras=args.extra, tell=lambda line: _say(plain(line)), confirm=agreed)
     await prove(transport)
     if json:
-        _write_json(asdict(done))
+        write_json(asdict(done))
     _say(f"{done.host}: eagle3ops {done.version} {'is installed' if done.fresh else 'was there already'}")
     return ExitCode.DONE
 
@@ -233,10 +224,10 @@ class _Steps:
 
 
 async def _test(name: str, prompts: Prompts, *, json: bool, say: Callable[[str], None] | None = None) -> int:
-    steps = _Steps(say or (_say if json else _write))
+    steps = _Steps(say or (_say if json else write))
     code = await _examine(name, prompts, steps)
     if json:
-        _write_json({"host": name, "ok": code == ExitCode.DONE, "steps": steps.done})
+        write_json({"host": name, "ok": code == ExitCode.DONE, "steps": steps.done})
     return code
 
 

@@ -1,6 +1,5 @@
 """What do `plan`, `spec` and `runs` print?"""
 
-import json as jsonlib
 import sys
 import time
 from argparse import Namespace
@@ -10,6 +9,7 @@ from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.commands.jobs import follow, read_pipeline, take_up_again
+from eagle3ops.commands.output import table, write, write_json
 from eagle3ops.errors import ExitCode, Refused, RequestError
 from eagle3ops.runs.directory import RunDirectory, find_run, runs_folder
 from eagle3ops.runs.job import Forecast, load_registry
@@ -19,21 +19,6 @@ from eagle3ops.words import human_bytes, human_seconds, plain
 
 LOCAL = "local"
 CANCEL_WAIT_S = 20.0
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def _write_json(data: Any) -> None:
-    _write(jsonlib.dumps(data, indent=2, ensure_ascii=False, default=str))
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    for row in [header, *rows]:
-        _write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +52,12 @@ def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides:
     """`eagle3ops plan` and `eagle3ops spec schema|check`."""
     registry = load_registry()
     if args.command == "spec" and args.spec_command == "schema":
-        _write_json(json_schema(registry.specs()))
+        write_json(json_schema(registry.specs()))
         return ExitCode.DONE
     pipeline, source = read_pipeline(args.file, registry, overrides)
     if args.command == "spec":
         if json:
-            _write_json(pipeline.model_dump(mode="json", by_alias=True))
+            write_json(pipeline.model_dump(mode="json", by_alias=True))
         else:
             sys.stdout.write(dump_pipeline(pipeline))
             sys.stderr.write(f"{source}: right\n")
@@ -86,7 +71,7 @@ def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides:
         pipeline = remote.with_files(desk.host, root, pipeline)
     planned = desk.ask("runs.plan", spec_text=dump_pipeline(pipeline), job=args.plan_job, source=source)
     if json:
-        _write_json(planned)
+        write_json(planned)
     else:
         _plan_table(planned)
     if planned["refused"]:
@@ -108,17 +93,17 @@ def _plan_table(planned: Mapping[str, Any]) -> None:
         for stage in stages
     ]
     rows.append(["all", f"{len(due)} to run", *_forecast(total([forecasts[name] for name in due])), ""])
-    _write(planned["source"])
-    _table(["stage", "state", "tokens", "disk", "memory", "time", "outputs"], rows)
+    write(planned["source"])
+    table(["stage", "state", "tokens", "disk", "memory", "time", "outputs"], rows)
     for stage in stages:
         if stage["reason"]:
-            _write(f"{stage['stage']}: done again: {plain(stage['reason'])}")
+            write(f"{stage['stage']}: done again: {plain(stage['reason'])}")
         for note in stage["forecast"]["notes"]:
-            _write(f"{stage['stage']}: {plain(note)}")
+            write(f"{stage['stage']}: {plain(note)}")
     free = planned["free_bytes"]
     disk = human_bytes(free) if free is not None else "?"
     memory = human_bytes(planned["available_memory_bytes"])
-    _write(f"root {plain(planned['root'])}: {disk} free; memory: {memory} available")
+    write(f"root {plain(planned['root'])}: {disk} free; memory: {memory} available")
 
 
 def _forecast(forecast: Any) -> list[str]:
@@ -176,7 +161,7 @@ def _cancel(desk: Desk, run: str, *, json: bool) -> int:
         return ExitCode.FAILED
     status = desk.ask("runs.state", run=run_id)["status"]
     if json:
-        _write_json({"run": run_id, "host": desk.host, "status": status})
+        write_json({"run": run_id, "host": desk.host, "status": status})
     sys.stderr.write(f"{run_id}: {plain(status)}\n")
     if status != "done":
         sys.stderr.write(f"  take it up again: {desk.command('resume', run_id)}\n")
@@ -190,7 +175,7 @@ def _when(seconds: float | None) -> str:
 def _list(desk: Desk, *, json: bool) -> int:
     found = desk.ask("runs.list")
     if json:
-        _write_json(found["runs"])
+        write_json(found["runs"])
         return ExitCode.DONE
     if not found["runs"]:
         sys.stderr.write(f"no runs in {found['root']}{'' if desk.host == LOCAL else f' on {desk.host}'}\n")
@@ -211,59 +196,59 @@ def _list(desk: Desk, *, json: bool) -> int:
                 plain(run["cause"] or ""),
             ]
         )
-    _table(["run", "job", "status", "exit", "stages", "created", "took", "cause"], rows)
+    table(["run", "job", "status", "exit", "stages", "created", "took", "cause"], rows)
     return ExitCode.DONE
 
 
 def _show(desk: Desk, run_id: str, *, json: bool) -> int:
     found = desk.ask("runs.show", run=run_id)
     if json:
-        _write_json(found)
+        write_json(found)
         return ExitCode.DONE
-    _write(f"{found['run_id']}  {found['status']}  exit {found['exit_code']}")
-    _write(f"job {found['job']} from {plain(found['source'])}")
-    _write(f"created {_when(found['created'])}, started {_when(found['started'])}, ended {_when(found['ended'])}")
-    _write(f"folder {found['path']}")
+    write(f"{found['run_id']}  {found['status']}  exit {found['exit_code']}")
+    write(f"job {found['job']} from {plain(found['source'])}")
+    write(f"created {_when(found['created'])}, started {_when(found['started'])}, ended {_when(found['ended'])}")
+    write(f"folder {found['path']}")
     if found["cause"]:
-        _write(f"cause {plain(found['cause'])}")
+        write(f"cause {plain(found['cause'])}")
     for name, stage in found["state"].get("stages", {}).items():
         took = stage.get("seconds")
         words = [name.ljust(9), stage["status"], human_seconds(took) if isinstance(took, int | float) else ""]
-        _write(
+        write(
             "  "
             + "  ".join(word for word in [*words, str(stage.get("out", "")), plain(stage.get("error", ""))] if word)
         )
     for name, text in found["verdicts"].items():
-        _write(f"verdict {plain(name)}: {plain(text)}")
+        write(f"verdict {plain(name)}: {plain(text)}")
     for name, value in found["metrics"].items():
-        _write(f"metric {plain(name)} = {value:.6g}")
+        write(f"metric {plain(name)} = {value:.6g}")
     for path, note in found["artifacts"].items():
-        _write(f"artifact {plain(path)}  {plain(note)}")
+        write(f"artifact {plain(path)}  {plain(note)}")
     return ExitCode.DONE
 
 
 def _diff(desk: Desk, first: str, second: str, *, json: bool) -> int:
     found = desk.ask("runs.diff", run=first, other=second)
     if json:
-        _write_json(found)
+        write_json(found)
         return ExitCode.DONE
     for section, entries in found.items():
         for name, (one, two) in entries.items():
-            _write(f"{section}  {plain(name)}: {plain(one)} -> {plain(two)}")
+            write(f"{section}  {plain(name)}: {plain(one)} -> {plain(two)}")
     if not any(found.values()):
-        _write("no differences")
+        write("no differences")
     return ExitCode.DONE
 
 
 def _gc(desk: Desk, args: Namespace, *, json: bool) -> int:
     found = desk.ask("runs.gc", keep=args.keep, older_than_days=args.older_than, delete=args.gc_yes)
     if json:
-        _write_json(found)
+        write_json(found)
         return ExitCode.DONE
     for item in found["items"]:
-        _write(f"{item['kind']}  {human_bytes(item['bytes']).rjust(10)}  {plain(item['path'])}")
+        write(f"{item['kind']}  {human_bytes(item['bytes']).rjust(10)}  {plain(item['path'])}")
     if found["deleted"]:
-        _write(f"deleted {len(found['items'])} folders, {human_bytes(found['bytes'])}")
+        write(f"deleted {len(found['items'])} folders, {human_bytes(found['bytes'])}")
     else:
-        _write(f"{len(found['items'])} folders, {human_bytes(found['bytes'])} would be deleted; do it with --yes")
+        write(f"{len(found['items'])} folders, {human_bytes(found['bytes'])} would be deleted; do it with --yes")
     return ExitCode.DONE

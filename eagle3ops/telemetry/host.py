@@ -20,7 +20,7 @@ SECTOR_BYTES = 512
 """The unit of /proc/diskstats, whatever the device uses."""
 
 _CPU_KEYS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-_MEMORY_KEYS = {
+MEMORY_KEYS = {
     "MemTotal": "total",
     "MemFree": "free",
     "MemAvailable": "available",
@@ -132,12 +132,12 @@ def parse_cpu(text: str) -> dict[str, Any] | None:
 
 def parse_memory(text: str) -> dict[str, int | None]:
     """/proc/meminfo, in bytes."""
-    found: dict[str, int | None] = dict.fromkeys(_MEMORY_KEYS.values())
+    found: dict[str, int | None] = dict.fromkeys(MEMORY_KEYS.values())
     for line in text.splitlines():
         name, _, rest = line.partition(":")
-        if name in _MEMORY_KEYS:
+        if name in MEMORY_KEYS:
             with contextlib.suppress(ValueError, IndexError):
-                found[_MEMORY_KEYS[name]] = int(rest.split()[0]) * 1024
+                found[MEMORY_KEYS[name]] = int(rest.split()[0]) * 1024
     return found
 
 
@@ -212,7 +212,7 @@ def _read_portable(disks: Mapping[str, Any]) -> dict[str, Any]:
             "total_s": total,
         },
         "memory": {
-            **dict.fromkeys(_MEMORY_KEYS.values()),
+            **dict.fromkeys(MEMORY_KEYS.values()),
             "total": memory.total,
             "free": memory.free,
             "available": memory.available,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle3ops.telemetry.gpu_sampling import FIELDS, reason_names
-from eagle3ops.telemetry.host import parse_psi
+from eagle3ops.telemetry.host import MEMORY_KEYS, parse_psi
 from eagle3ops.telemetry.sampler import SCHEMA
 
 _GPU_TEXT = ("uuid", "name", "recovery")
@@ -37,16 +37,6 @@ _PROCESS_NUMBERS = (
 )
 _PROCESS_TEXT = ("label", "run", "name", "cmd", "state", "wchan", "syscall")
 _HOST_KEYS = ("mono", "load", "cpu", "memory", "shm", "disks", "devices", "network", "cgroup", "psi", "reasons")
-_MEMINFO = {
-    "MemTotal": "total",
-    "MemFree": "free",
-    "MemAvailable": "available",
-    "Cached": "cached",
-    "Shmem": "shmem",
-    "Dirty": "dirty",
-    "SwapTotal": "swap_total",
-    "SwapFree": "swap_free",
-}
 _HOST_COUNTERS = ("devices", "network")
 
 
@@ -164,7 +154,7 @@ def _host(data: Mapping[str, Any], mono: float) -> dict[str, Any]:
     found["load"] = _numbers(data.get("load"))
     memory = data.get("meminfo")
     if isinstance(memory, dict):
-        kib = {ours: _number(memory.get(theirs)) for theirs, ours in _MEMINFO.items()}
+        kib = {ours: _number(memory.get(theirs)) for theirs, ours in MEMORY_KEYS.items()}
         found["memory"] = {name: None if value is None else int(value * 1024) for name, value in kib.items()}
     pressure = data.get("psi")
     if isinstance(pressure, dict):
