@@ -241,6 +241,22 @@ def read_window(fd: int, offset: int, max_bytes: int) -> dict[str, Any]:
     }
 
 
+def identity(fd: int) -> dict[str, str]:
+    """What tells an open file from one that takes its name later: the file's number, and how it begins, in hex.
+
+    A file that is written anew in its place keeps its number; its beginning is then another one.
+    """
+    status = os.fstat(fd)
+    return {"file": f"{status.st_dev:x}-{status.st_ino:x}", "head": _read(fd, 0, _PROOF).hex()}
+
+
+def line_at(fd: int, offset: int, index: LineIndex) -> int:
+    """Number of the line that holds a byte; the last line's for a byte behind the end."""
+    size = os.fstat(fd).st_size
+    index.extend(fd, size)
+    return max(0, min(index.line_ends_before(fd, min(offset, size)), _total(fd, size, index) - 1))
+
+
 def read_lines(fd: int, line: int, count: int, index: LineIndex) -> LineWindow:
     """`count` lines from line `line` on; -1 is the last line, and `count` lines from -100 on are of the last 100."""
     size = os.fstat(fd).st_size

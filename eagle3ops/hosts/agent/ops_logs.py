@@ -52,14 +52,18 @@ def read(here: Surroundings, *, run: str, log: str, offset: int = 0, max_bytes: 
         return logs.read_window(fd, offset, max_bytes)
 
 
-def lines(here: Surroundings, *, run: str, log: str, line: int = -100, count: int = 100) -> dict[str, Any]:
-    """Some whole lines, from line `line` on (0 is the first, -1 the last)."""
+def lines(
+    here: Surroundings, *, run: str, log: str, line: int = -100, count: int = 100, at: int | None = None
+) -> dict[str, Any]:
+    """Some whole lines, from line `line` on (0 is the first, -1 the last), or from the one that holds byte `at` on."""
     from eagle3ops.hosts.agent import logs
 
     if not 1 <= count <= logs.MAX_LINES:
         raise RequestError(f"log.lines: count is between 1 and {logs.MAX_LINES}, not {count}")
     with logs.open_log(_run(here, run), log) as fd:
-        return asdict(logs.read_lines(fd, line, count, here.indexes.of(fd)))
+        index = here.indexes.of(fd)
+        first = line if at is None else logs.line_at(fd, max(0, at), index)
+        return asdict(logs.read_lines(fd, first, count, index)) | logs.identity(fd)
 
 
 class _Follower:
@@ -152,16 +156,38 @@ async def search(
         every: 0 ends the search with the last match that is sent; else the others are counted, and each so manieth is
             marked with its line and byte, so that any part of the matches can be asked for.
     """
+    from eagle3ops.hosts.agent import logs
+
+    asked = checked_search(pattern, invert, ignore_case, also, line, offset, limit, every)
+    found = await here.in_thread(_run, here, run)
+    async with _SEARCHES:
+        with logs.open_log(found, log) as fd:
+            searcher = await start_searcher(fd, asked)
+        async for batch in searched(searcher, {"run": found.run_id, "log": log}, asked):
+            yield batch
+
+
+def checked_search(
+    pattern: str,
+    invert: bool,
+    ignore_case: bool,
+    also: list[Any] | None,
+    line: int,
+    offset: int,
+    limit: int,
+    every: int,
+) -> dict[str, Any]:
+    """What the searcher is asked, from the arguments of a request.
+
+    Raises:
+        RequestError: one of them is out of bounds.
+    """
     conditions = _conditions([{"pattern": pattern, "invert": invert, "ignore_case": ignore_case}, *(also or [])])
     if not 0 <= limit <= MAX_MATCHES or not (every == 0 or 16 <= every <= 1 << 20) or line < 0 or offset < 0:
         raise RequestError(
             f"log.search: limit is between 0 and {MAX_MATCHES}, every is 0 or at least 16, line and offset not negative"
         )
-    asked = {"conditions": conditions, "line": line, "offset": offset, "limit": limit, "every": every}
-    found = await here.in_thread(_run, here, run)
-    async with _SEARCHES:
-        async for batch in _searched(found, log, asked):
-            yield batch
+    return {"conditions": conditions, "line": line, "offset": offset, "limit": limit, "every": every}
 
 
 def _conditions(given: list[Any]) -> list[dict[str, Any]]:
@@ -175,19 +201,23 @@ def _conditions(given: list[Any]) -> list[dict[str, Any]]:
     return [{key: one.get(key) for key in ("pattern", "invert", "ignore_case")} for one in given]
 
 
-async def _searched(run: "RunDirectory", log: str, asked: dict[str, Any]) -> AsyncIterator[Batch]:
-    """Search in a process of its own: a regular expression holds the GIL for as long as it likes."""
-    from eagle3ops.hosts.agent import logs
+async def start_searcher(fd: int, asked: dict[str, Any]) -> asyncio.subprocess.Process:
+    """Search an open file in a process of its own: a regular expression holds the GIL for as long as it likes."""
+    program = Path(__file__).with_name("log_searcher.py")
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", str(program), json.dumps(asked)),
+        stdin=fd,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
+
+async def searched(
+    searcher: asyncio.subprocess.Process, named: dict[str, Any], asked: dict[str, Any]
+) -> AsyncIterator[Batch]:
+    """What a searcher finds, and at the end what was searched (`named`) and how much of it."""
     from eagle3ops.hosts.agent.protocol import LineSplitter
 
-    with logs.open_log(run, log) as fd:
-        program = Path(__file__).with_name("log_searcher.py")
-        searcher = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(program), json.dumps(asked)),
-            stdin=fd,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
     assert searcher.stdout is not None
     splitter, at, lines = LineSplitter(), asked["offset"], asked["line"]
     try:
@@ -202,7 +232,7 @@ async def _searched(run: "RunDirectory", log: str, asked: dict[str, Any]) -> Asy
                 if items:
                     yield items
                 if kind == b"e":
-                    yield End({"run": run.run_id, "log": log, **message})
+                    yield End(named | message)
                     return
                 raise RequestError(f"log.search: not a regular expression: {message['what']}")
             if items:
@@ -213,7 +243,7 @@ async def _searched(run: "RunDirectory", log: str, asked: dict[str, Any]) -> Asy
                 f"byte {at}; the search was ended",
                 remedy="a repetition inside a repetition does that, as in (a+)+; say it without",
             )
-        raise Eagle3opsError(f"log.search: the search of {log} ended by itself, with {searcher.returncode}")
+        raise Eagle3opsError(f"log.search: the search of {named['log']} ended by itself, with {searcher.returncode}")
     finally:
         with suppress(ProcessLookupError):
             searcher.kill()

@@ -1,6 +1,6 @@
 """What can an agent be asked to do? The table of its ops."""
 
-from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs
+from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_merged, ops_runs
 from eagle3ops.hosts.agent.operation import Operation
 
 _ALL: tuple[Operation, ...] = (
@@ -8,6 +8,7 @@ _ALL: tuple[Operation, ...] = (
     *ops_runs.OPERATIONS,
     *ops_events.OPERATIONS,
     *ops_logs.OPERATIONS,
+    *ops_merged.OPERATIONS,
     *ops_files.OPERATIONS,
 )
 
