@@ -6,7 +6,7 @@ chatty engine writes over a line that may be slow, to show forty of its lines.
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,6 +53,34 @@ class RunHost:
 
 
 @dataclass(frozen=True, slots=True)
+class Which:
+    """What is looked at: one log, or several as one."""
+
+    logs: tuple[str, ...]
+    merged: bool = False
+
+    @classmethod
+    def one(cls, log: str) -> "Which":
+        """A log by itself."""
+        return cls((log,))
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{len(self.logs)} logs merged" if self.merged else self.logs[0]
+
+    def windows(self) -> tuple[str, dict[str, Any]]:
+        """The op that answers windows, and its arguments that say of what."""
+        return ("log.merged", {"logs": list(self.logs)}) if self.merged else ("log.lines", {"log": self.logs[0]})
+
+    def searches(self) -> tuple[str, dict[str, Any]]:
+        """The op that searches, and its arguments that say what."""
+        if self.merged:
+            return "log.merged_search", {"logs": list(self.logs)}
+        return "log.search", {"log": self.logs[0]}
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """A line of a log."""
 
@@ -60,6 +88,8 @@ class Line:
     """From 0; None as long as nobody has counted."""
     text: str
     spans: tuple[tuple[int, int], ...] = ()
+    source: int | None = None
+    """Which of several logs it is from."""
 
 
 class Rows(Protocol):
@@ -80,11 +110,13 @@ class Rows(Protocol):
 
 
 class Document:
-    """All the lines of one log."""
+    """All the lines of one log, or of several as one."""
 
-    def __init__(self, host: Host, log: str) -> None:
-        self.log = log
+    def __init__(self, host: Host, which: Which) -> None:
+        self.which = which
         self.size = -1
+        self.left_out: dict[str, int] = {}
+        """Bytes at the beginning of logs that were too much to be merged."""
         self.counted = False
         """Whether rows are line numbers; else there are only the last lines, and nobody knows which they are."""
         self._host = host
@@ -92,6 +124,13 @@ class Document:
         self._pages: OrderedDict[int, tuple[Line, ...]] = OrderedDict()
         self._tail: list[Line] = []
         self._tail_first = 0
+        self._seen = -1
+        self._pending = False
+        self._file = self._head = ""
+
+    def grown(self, sizes: Mapping[str, int]) -> bool:
+        """Whether there is more than was looked at, given the sizes of the logs."""
+        return self._pending or self._seen != sum(sizes.get(log, 0) for log in self.which.logs)
 
     @property
     def count(self) -> int:
@@ -108,16 +147,21 @@ class Document:
     async def look(self) -> bool:
         """Fetch the end of the log anew; True when the log is another one, or was cut."""
         lines: list[str] = []
+        sources: list[Any] = []
         window = await self._window(-TAIL, TAIL)
         while True:
             lines += window["lines"]
+            sources += window.get("sources", ())
             if not window["more"] or len(lines) >= TAIL or not window["lines"]:
                 break
             window = await self._window(len(lines) - TAIL, TAIL - len(lines))
         total, size = window["total"], int(window["size"])
         counted = isinstance(total, int)
         count = total if counted else len(lines)
-        cut = self.counted and counted and (size < self.size or count < self._count)
+        file, head = str(window.get("file", "")), str(window.get("head", ""))
+        another = bool(self._file and file) and (file != self._file or not head.startswith(self._head))
+        self._file, self._head = file or self._file, head
+        cut = another or (self.counted and counted and (size < self.size or count < self._count))
         if cut or counted != self.counted:
             self._pages.clear()
         else:
@@ -125,10 +169,10 @@ class Document:
                 # Its last line may have become longer.
                 del self._pages[page]
         self.counted, self.size, self._count = counted, size, count
+        self._seen, self._pending = int(window.get("seen", size)), bool(window.get("pending", False))
+        self.left_out = dict(window.get("left_out", {}))
         self._tail_first = max(0, count - len(lines))
-        self._tail = [
-            Line(self._tail_first + place if counted else None, str(text)) for place, text in enumerate(lines)
-        ]
+        self._tail = _lines(self._tail_first if counted else None, lines, sources)
         return cut
 
     async def number(self) -> None:
@@ -152,10 +196,22 @@ class Document:
             return self._tail[first : last + 1]
         return list(await self._lines(first, last + 1))
 
-    async def offset_of(self, number: int) -> int | None:
-        """The byte at which a line begins."""
+    async def origin_of(self, number: int) -> tuple[str, int] | None:
+        """The log that a line is of, and the byte at which it begins there."""
         window = await self._window(number, 1)
-        return int(window["offset"]) if window["lines"] else None
+        if not window["lines"]:
+            return None
+        if self.which.merged:
+            return self.which.logs[window["sources"][0]], int(window["origin"])
+        return self.which.logs[0], int(window["offset"])
+
+    async def line_at(self, log: str, offset: int) -> int:
+        """Number of the line that holds a byte of a log."""
+        op, arguments = self.which.windows()
+        if self.which.merged:
+            arguments["log"] = log
+        window = await self._host.call(op, at=offset, count=1, **arguments)
+        return int(window["first"] or 0)
 
     async def _lines(self, begin: int, end: int) -> tuple[Line, ...]:
         found: list[Line] = []
@@ -163,7 +219,7 @@ class Document:
             window = await self._window(begin + len(found), min(PAGE, end - begin - len(found)))
             if not window["lines"]:
                 break
-            found += [Line(begin + len(found) + place, str(text)) for place, text in enumerate(window["lines"])]
+            found += _lines(begin + len(found), window["lines"], window.get("sources", ()))
         return tuple(found)
 
     def _keep(self, page: int, lines: tuple[Line, ...]) -> None:
@@ -172,14 +228,27 @@ class Document:
             self._pages.popitem(last=False)
 
     async def _window(self, line: int, count: int) -> Mapping[str, Any]:
-        return await self._host.call("log.lines", log=self.log, line=line, count=count)
+        op, arguments = self.which.windows()
+        return await self._host.call(op, line=line, count=count, **arguments)
+
+
+def _lines(first: int | None, texts: Sequence[Any], sources: Sequence[Any]) -> list[Line]:
+    """Lines of a window."""
+    return [
+        Line(
+            None if first is None else first + place,
+            str(text),
+            source=int(sources[place]) if place < len(sources) else None,
+        )
+        for place, text in enumerate(texts)
+    ]
 
 
 class Matches:
-    """The lines of one log that fulfil all conditions."""
+    """The lines of one log, or of several as one, that fulfil all conditions."""
 
-    def __init__(self, host: Host, log: str, conditions: list[Condition]) -> None:
-        self.log = log
+    def __init__(self, host: Host, which: Which, conditions: list[Condition]) -> None:
+        self.which = which
         self.conditions = conditions
         self.scanned = 0
         """Bytes that were searched."""
@@ -275,11 +344,12 @@ class Matches:
 
     def _search(self, **arguments: Any) -> AsyncIterator[list[Any]]:
         first, *others = self.conditions
-        return self._host.stream(
-            "log.search", log=self.log, also=[one.arguments() for one in others], **first.arguments(), **arguments
-        )
+        op, about = self.which.searches()
+        also = [one.arguments() for one in others]
+        return self._host.stream(op, also=also, **about, **first.arguments(), **arguments)
 
 
 def _line(found: list[Any]) -> Line:
-    number, _, text, spans = found
-    return Line(int(number), str(text), tuple((int(begin), int(end)) for begin, end in spans))
+    number, _, text, spans, *more = found
+    source = int(more[0]) if more and more[0] is not None else None
+    return Line(int(number), str(text), tuple((int(begin), int(end)) for begin, end in spans), source)

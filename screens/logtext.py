@@ -3,7 +3,9 @@
 Nothing here runs a regular expression that a person typed: the agent says where its matches are.
 """
 
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +19,7 @@ LEVEL_MARKS: dict[Level, str] = {"error": "E", "warning": "W", "info": " ", "deb
 """The character beside a line: colour alone must not say it."""
 
 TAB = "    "
+MANY_RANKS = 1024
 _LOOKED_AT = 2000
 """Characters of a line in which its level is looked for."""
 
@@ -79,6 +82,66 @@ def parse_place(typed: str, total: int) -> int | None:
     else:
         row = total - number if found[1] else number - 1
     return max(0, min(row, total - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which ranks and which roles are wanted; empty is all of them."""
+
+    ranks: tuple[int, ...] = ()
+    roles: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([*(["rank " + ",".join(map(str, self.ranks))] if self.ranks else []), *self.roles])
+
+    def logs(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the logs that belong to it, as far as their names say so; all when none does."""
+        chosen = [name for name in names if not self.roles or any(role in name.lower() for role in self.roles)]
+        ranked = [name for name in chosen if rank_of(name) in self.ranks]
+        return tuple(ranked or chosen or names)
+
+    def condition(self, names: Sequence[str]) -> Condition | None:
+        """What a line must hold where the names of the logs do not say the rank."""
+        if not self.ranks or any(rank_of(name) is not None for name in names):
+            return None
+        numbers = "|".join(map(str, self.ranks))
+        return Condition(rf"(?<![A-Za-z])(?:TP|PP|DP|EP|rank|Rank|RANK)[ _=:#]?0*(?:{numbers})(?![0-9])")
+
+
+def parse_part(typed: str) -> Part | None:
+    """`0,3-5` are ranks, other words are parts of names of logs; None for what is neither."""
+    ranks: set[int] = set()
+    roles = []
+    for word in re.split(r"[\s,]+", typed.strip().lower()):
+        found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", word, re.ASCII)
+        if found is not None:
+            first, last = int(found[1]), int(found[2] or found[1])
+            if last < first or last - first >= MANY_RANKS:
+                return None
+            ranks.update(range(first, last + 1))
+        elif word not in ("", "rank", "ranks"):
+            roles.append(word)
+    return Part(tuple(sorted(ranks)), tuple(roles)) if len(ranks) <= MANY_RANKS else None
+
+
+def rank_of(name: str) -> int | None:
+    """The rank that the name of a log gives: `train-rank3.log`, `train/tp3.log`, `train/3/stderr.log`."""
+    found = re.search(r"(?<![a-z])(?:rank|worker|tp|dp|pp|ep)[-_.]?(\d{1,5})(?!\d)|(?:^|/)(\d{1,5})(?:/|\.log$|$)", name.lower())
+    return int(found[1] or found[2]) if found else None
+
+
+def labels(names: Sequence[str], width: int) -> tuple[str, ...]:
+    """Short names of logs, each one told from the others as far as the width allows."""
+    short = [plain(name).removesuffix(".log").removesuffix("/stderr") for name in names]
+    if len(short) > 1 and max(map(len, short)) > width:
+        # What all have in common at the beginning tells nothing.
+        common = len(os.path.commonprefix(short))
+        cut = max((at + 1 for at in range(common) if short[0][at] in "-_./"), default=0)
+        short = [name[cut:] or name for name in short]
+    return tuple(
+        name if len(name) <= width else name[: width // 2 - 1] + ".." + name[len(name) - (width - width // 2 - 1) :]
+        for name in short
+    )
 
 
 def level_of(text: str) -> Level:

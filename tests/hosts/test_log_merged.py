@@ -1,4 +1,4 @@
-"""Several logs as one: every line once, each log in its own order, by time where there is one; and where the cause is."""
+"""Several logs as one: every line once, each log in its own order, by time if there is one; and where a cause is."""
 
 import asyncio
 import json
@@ -184,7 +184,7 @@ def test_room_is_shared(sizes: list[int], bound: int) -> None:
 
 
 def test_names_that_are_none(run: RunDirectory) -> None:
-    for names in ([], ["../../x"], [1], ["a"] * 300):
+    for names in ([], ["../../x"], ["a\0"], [1], ["a"] * 300):
         with pytest.raises(RequestError):
             Merges().of(run, names)
     merges = Merges(keep=1)

@@ -50,16 +50,16 @@ def find_cause(run: "RunDirectory") -> Place | None:
     stages = run.state()["stages"]
     failed = [name for name, facts in stages.items() if facts.get("status") == "failed"]
     begun = [name for name, facts in stages.items() if facts.get("status") in ("running", *_ENDED)]
-    for log, begin, pointed in _candidates(run, (failed or begun)[-1:], stages):
-        with suppress(RequestError, OSError):
-            found = _look(run, log, begin, pointed)
+    for name, begin, pointed in _candidates(run, (failed or begun)[-1:], stages):
+        with suppress(RequestError, OSError, ValueError):
+            found = _look(run, name, begin, pointed)
             if found is not None:
                 return found
     if failed:
         return None
     errors = []
     for log in sorted(list_logs(run), key=lambda log: -log["modified"]):
-        with suppress(RequestError, OSError):
+        with suppress(RequestError, OSError, ValueError):
             errors.append(_look(run, log["log"], 0, None))
     return next((found for found in errors if found is not None), None)
 
@@ -70,7 +70,7 @@ def _candidates(run: "RunDirectory", stages: list[str], state: dict[str, Any]) -
 
     for stage in stages:
         pointed: list[tuple[str, int, int | None]] = []
-        started: dict[Any, tuple[str, int]] = {}
+        started: dict[str, tuple[str, int]] = {}
         ended: list[tuple[str, int, int | None]] = []
         for event in read_events(run.events_file):
             data, log = event.data, _name(run, event.data.get("log"))
@@ -82,10 +82,10 @@ def _candidates(run: "RunDirectory", stages: list[str], state: dict[str, Any]) -
             elif event.kind == "error" and log is not None:
                 pointed.append((log, 0, offset))
             elif event.kind == "process" and data.get("state") == "started" and log is not None:
-                started[data.get("pid")] = log, max(0, int(offset or 0))
+                started[str(data.get("pid"))] = log, max(0, int(offset or 0))
             elif event.kind == "process" and data.get("state") == "ended" and data.get("code") != 0:
-                if (known := started.get(data.get("pid"))) is not None:
-                    ended.append((*known, None))
+                known = started.get(str(data.get("pid")))
+                ended += [(*known, None)] if known is not None else []
         yield from reversed(pointed)
         yield from ended
         yield _name(run, state[stage].get("log")) or f"{stage}.log", 0, None

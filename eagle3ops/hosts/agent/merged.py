@@ -288,7 +288,11 @@ def in_order(buffers: Sequence[_Buffer], size: int) -> Iterator[Batch]:
             batch.sources.extend([buffer.source] * count)
             del buffer.keys[:count], buffer.lines[:count], buffer.starts[:count]
         order = sorted(range(len(keys)), key=keys.__getitem__)
-        yield Batch(*([one[at] for at in order] for one in (batch.lines, batch.sources, batch.starts)))
+        yield Batch(
+            [batch.lines[at] for at in order],
+            [batch.sources[at] for at in order],
+            [batch.starts[at] for at in order],
+        )
 
 
 class Spool:
@@ -454,6 +458,8 @@ class Merges:
         if not 1 <= len(names) <= MAX_LOGS or not all(isinstance(name, str) for name in names):
             raise RequestError(f"logs is a list of 1 to {MAX_LOGS} names of logs", remedy="log.list shows the names")
         for name in names:
+            if "\0" in name or not name.isprintable():
+                raise RequestError(f"{name!a} is not the name of a log", remedy="log.list shows the names")
             find_log(run, name)
         key = str(run.path), tuple(dict.fromkeys(names))
         with self._lock:
