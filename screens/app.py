@@ -31,6 +31,7 @@ from eagle3ops.screens.endings import GOOD, environment, run_command
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.help import Help
+from eagle3ops.screens.log_place import LogPlace
 from eagle3ops.screens.rooms import FIRST, ROOMS
 from eagle3ops.screens.runs_feed import RunsFeed
 from eagle3ops.screens.watching import RunRow
@@ -112,6 +113,7 @@ class ConsoleApp(App[int]):
             on_failure=self._tell_failure,
         )
         self._room_before = FIRST
+        self.log_wanted: LogPlace | None = None
 
     def _first_theme(self) -> str:
         if self.settings.theme is not None:
@@ -184,6 +186,12 @@ class ConsoleApp(App[int]):
     async def action_room_before(self) -> None:
         """Go back to the room that one came from."""
         await self.action_room(self._room_before if self._room_before != self.current_mode else FIRST)
+
+    def open_log(self, run_id: str, log: str, offset: int | None = None) -> None:
+        """Go to a byte of a log of a run, or to its end."""
+        self.log_wanted = LogPlace(run_id, log, offset)
+        self.runs.select(run_id)
+        self.run_worker(self.action_room("logs"), exit_on_error=False)
 
     async def action_gpus(self) -> None:
         """Go to the GPUs and processes."""

@@ -23,10 +23,40 @@ class Glyphs:
     """Where a text was cut."""
     degree: str
     """Before C."""
+    follow: str
+    """What goes on at the end of a log."""
+    paused: str
+    """What stays where it is."""
+    cause: str
+    """Before why something is looked at."""
 
 
-BLOCKS = Glyphs(levels="▁▂▃▄▅▆▇█", full="█", empty="░", branch="├ ", last="└ ", through="│ ", more="…", degree="°")
-ASCII = Glyphs(levels="_.-:=+*#", full="#", empty=".", branch="|-", last="`-", through="| ", more=">", degree=" ")
+BLOCKS = Glyphs(
+    levels="▁▂▃▄▅▆▇█",
+    full="█",
+    empty="░",
+    branch="├ ",
+    last="└ ",
+    through="│ ",
+    more="…",
+    degree="°",
+    follow="▶",
+    paused="■",
+    cause="→",
+)
+ASCII = Glyphs(
+    levels="_.-:=+*#",
+    full="#",
+    empty=".",
+    branch="|-",
+    last="`-",
+    through="| ",
+    more=">",
+    degree=" ",
+    follow=">",
+    paused="=",
+    cause="->",
+)
 
 
 def glyphs_of(app: object) -> Glyphs:

@@ -7,8 +7,9 @@ from rich.text import Text
 from textual import on, work
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.screens.glyphs import glyphs_of
 from eagle3ops.screens.logsource import Document, Host, Matches
-from eagle3ops.screens.logtext import LEVEL_PATTERNS, Condition, parse_condition
+from eagle3ops.screens.logtext import LEVEL_PATTERNS, Condition, Part, parse_condition
 from eagle3ops.screens.logview import LogView
 from eagle3ops.screens.room import Room
 from eagle3ops.words import human_bytes, plain
@@ -28,7 +29,8 @@ class LogReading(Room):
     def __init__(self) -> None:
         super().__init__()
         self._document: Document | None = None
-        self._typed = {"search": "", "filter": "", "go": ""}
+        self._typed = {"search": "", "filter": "", "go": "", "part": ""}
+        self._part = Part()
         self._level = ""
         self._filter: Matches | None = None
         self._search: Matches | None = None
@@ -38,7 +40,10 @@ class LogReading(Room):
         self._wanted: tuple[int, int] | None = None
         self._loading = False
         self._painted = 0.0
-        self._offset: tuple[int, int] | None = None
+        self._origin: tuple[int, str, int] | None = None
+        """Number of a line, its log, and the byte at which it begins there."""
+        self._told = ""
+        """Why the cursor was brought to where it is."""
         self._error: str | None = None
         self._read_at: float | None = None
         """When the host last answered."""
@@ -107,20 +112,20 @@ class LogReading(Room):
             view = self._view
             self._want(view.top, min(view.top + view.height, view.rows.count - 1))
         self._show_status()
-        self._find_offset()
+        self._find_origin()
 
-    @work(exclusive=True, group="offset", exit_on_error=False)
-    async def _find_offset(self) -> None:
-        """The byte at which the line of the cursor begins, once it rests."""
+    @work(exclusive=True, group="origin", exit_on_error=False)
+    async def _find_origin(self) -> None:
+        """The log of the line of the cursor, and the byte at which it begins there, once the cursor rests."""
         await asyncio.sleep(TYPING_S)
         document, number = self._document, self._number()
         if document is not None and number is not None and document.counted:
             try:
-                offset = await document.offset_of(number)
+                origin = await document.origin_of(number)
             except Eagle3opsError:
                 return
-            if offset is not None:
-                self._offset = (number, offset)
+            if origin is not None:
+                self._origin = (number, *origin)
                 self._show_status()
 
     def _number(self) -> int | None:
@@ -132,8 +137,12 @@ class LogReading(Room):
 
     def _conditions(self) -> list[Condition]:
         typed = parse_condition(self._typed["filter"])
-        level = [Condition(LEVEL_PATTERNS[self._level])] if self._level else []
-        return [*([typed] if typed is not None else []), *level]
+        level = Condition(LEVEL_PATTERNS[self._level]) if self._level else None
+        return [one for one in (typed, level, self._part_condition()) if one is not None]
+
+    def _part_condition(self) -> Condition | None:
+        """What a line must hold to be of the chosen ranks."""
+        return None
 
     @work(exclusive=True, group="filter", exit_on_error=False)
     async def _apply_filter(self, wait: float = 0.0) -> None:
@@ -148,7 +157,7 @@ class LogReading(Room):
                 self._view.show(document, self._number() or 0)
             self._show_status()
             return
-        matches = self._scanning = Matches(self._host, document.log, conditions)
+        matches = self._scanning = Matches(self._host, document.which, conditions)
         try:
             await matches.scan(self._scanned)
             # The cursor may have moved meanwhile.
@@ -175,7 +184,7 @@ class LogReading(Room):
             self._view.changed()
             self._show_status()
             return
-        matches = self._scanning = Matches(self._host, document.log, [condition, *self._conditions()])
+        matches = self._scanning = Matches(self._host, document.which, [condition, *self._conditions()])
         try:
             await matches.scan(self._scanned)
         except Eagle3opsError as error:
@@ -241,16 +250,19 @@ class LogReading(Room):
         document, view = self._document, self._view
         if document is None:
             return Text("This run has no logs yet." if self._read_at is not None else "Asking for the logs...")
-        text = Text(plain(document.log), style="bold")
-        number = self._number()
+        number, which = self._number(), document.which
+        origin = self._origin if self._origin is not None and self._origin[0] == number else None
+        text = Text(plain(which.name), style="bold")
         if document.size == 0:
-            text.append("  is empty", "")
+            text.append("  is empty" if not which.merged else "  are empty", "")
         elif not document.counted:
             text.append(f"  the end of {human_bytes(max(0, document.size))}; its lines are being counted", "not bold")
         else:
             text.append(f"  line {(number or 0) + 1:,} of {document.count:,}", "not bold")
-            if self._offset is not None and self._offset[0] == number:
-                text.append(f"  byte {self._offset[1]:,} of {document.size:,}", "not bold dim")
+            if origin is not None and which.merged:
+                text.append(f"  {plain(origin[1])}, byte {origin[2]:,}", "not bold dim")
+            elif origin is not None:
+                text.append(f"  byte {origin[2]:,} of {document.size:,}", "not bold dim")
         first, last = view.selection()
         if view.mark is not None:
             text.append(f"  {last - first + 1:,} selected", "bold")
@@ -262,24 +274,35 @@ class LogReading(Room):
             return Text(f"! {self._error}", style="bold red", no_wrap=True, overflow="ellipsis")
         view, document = self._view, self._document
         below = view.rows.count - 1 - view.cursor
+        glyphs = glyphs_of(self.app)
         parts = [
-            Text("▶ following", style="green")
+            Text(f"{glyphs.follow} following", style="green")
             if view.follow
-            else Text(f"■ paused, {below:,} below; f follows", "yellow")
+            else Text(f"{glyphs.paused} paused, {below:,} below; f follows", "yellow")
         ]
+        if self._told and not view.follow:
+            parts.insert(0, Text(f"{glyphs.cause} {self._told}", style="bold"))
         if self._scanning is not None and document is not None:
             share = self._scanning.scanned / max(1, document.size)
             parts.append(Text(f"searching {min(1.0, share):.0%}, {self._scanning.count:,} so far", style="cyan"))
         if self._filter is not None:
-            shown = " and ".join([*filter(None, [self._typed["filter"]]), *filter(None, [_level_words(self._level)])])
+            inside = str(Part(self._part.ranks)) if self._part_condition() is not None else ""
+            shown = " and ".join(filter(None, [self._typed["filter"], _level_words(self._level), inside]))
             parts.append(Text(f"filter {plain(shown)}: {self._filter.count:,} lines", style="bold"))
         if self._search is not None:
             place = f"{self._hit + 1:,} of " if self._hit is not None else ""
             parts.append(Text(f"/{plain(self._typed['search'])}: {place}{self._search.count:,}", style="bold"))
+        if document is not None and document.which.merged and (self._part.ranks or self._part.roles):
+            parts.append(Text(f"only {plain(self._part)}", style="bold"))
+        parts += [Text(left, style="yellow")] if (left := self._left_out()) else []
         parts += [Text("went on from the other end", style="yellow")] if self._turned and self._hit is not None else []
         parts += [Text("wrapped")] if view.wrap else []
         parts += [Text("no times")] if not view.times else []
         return Text("  ").join(parts)
+
+    def _left_out(self) -> str:
+        """What is not here of what is shown, in words."""
+        return ""
 
 
 def _level_words(level: str) -> str:

@@ -17,8 +17,10 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.base import named
 from eagle3ops.screens.clipboard import copy
-from eagle3ops.screens.logreading import TYPING_S, LogReading
-from eagle3ops.screens.logsource import Document, Matches, RunHost
+from eagle3ops.screens.log_place import LogPlace
+from eagle3ops.screens.logplaces import LogPlaces
+from eagle3ops.screens.logreading import TYPING_S
+from eagle3ops.screens.logsource import Document, Matches, RunHost, Which
 from eagle3ops.screens.logtext import parse_place
 from eagle3ops.screens.logview import LogView
 from eagle3ops.words import human_bytes, plain
@@ -29,16 +31,20 @@ WIDE = 110
 
 COPY_LINES = 5000
 NAME_WIDTH = 26
+ALL = "*"
+"""In the list of logs, what stands for all of them as one: no log's name, as those end in `.log`."""
+
 _ASKED = {
     "search": "Search: a regular expression; small letters stand for capitals, too",
     "filter": "Filter: a regular expression, ! in front: the lines without it",
     "go": "Go to: a line number, -20 from the end, or 50%",
+    "part": "Only: ranks such as 0,3-5, roles such as engine; empty: all",
 }
 _LEVELS = ("", "warning", "error")
 
 
-class Logs(LogReading):
-    """The list of logs at the left, one log at the right, and below it where one is."""
+class Logs(LogPlaces):
+    """The list of logs at the left, one log or all at the right, and below it where one is."""
 
     ROOM = "logs"
     CSS_PATH = "logs.tcss"
@@ -47,27 +53,30 @@ class Logs(LogReading):
         *named(
             "logs",
             [
-                Binding("f", "follow", "Follow"),
-                Binding("slash", "ask('search')", "Find", key_display="/"),
-                Binding("ampersand", "ask('filter')", "Filter", key_display="&"),
-                Binding("e", "level", "Level"),
-                Binding("w", "wrap", "Wrap"),
-                Binding("t", "times", "Times"),
-                Binding("y", "copy", "Copy"),
-                Binding("l", "list", "Logs"),
-                Binding("n", "next(1)", "Next match", show=False),
-                Binding("N", "next(-1)", "Previous match", show=False),
-                Binding("colon,ctrl+g", "ask('go')", "Go to line", show=False),
-                Binding("right_square_bracket", "other(1)", "Next log", show=False),
-                Binding("left_square_bracket", "other(-1)", "Previous log", show=False),
+                Binding("f", "follow", "Follow", tooltip="Stay at the end, or stay here"),
+                Binding("slash", "ask('search')", "Find", key_display="/", tooltip="A regular expression"),
+                Binding("ampersand", "ask('filter')", "Filter", key_display="&", tooltip="Only lines that match"),
+                Binding("e", "level", "Level", tooltip="All lines, warnings and errors, errors only"),
+                Binding("m", "merge", "Merge", tooltip="All logs as one, or the log of this line by itself"),
+                Binding("number_sign", "ask('part')", "Ranks", key_display="#", tooltip="Only some ranks or roles"),
+                Binding("c", "cause", "Cause", tooltip="To the line that says why the run failed"),
+                Binding("l", "list", "Logs", tooltip="To the list of logs, or back"),
+                Binding("w", "wrap", "Wrap", tooltip="Break long lines, or let them run on"),
+                Binding("t", "times", "Times", tooltip="Leave out the times that lines begin with, or show them"),
+                Binding("y", "copy", "Copy", tooltip="The line of the cursor, or the selected ones"),
+                Binding("n", "next(1)", "Next match", show=False, tooltip="To the next match"),
+                Binding("N", "next(-1)", "Previous match", show=False, tooltip="To the match before"),
+                Binding("colon,ctrl+g", "ask('go')", "Go to line", show=False, tooltip="A number, -20 or 50%"),
+                Binding("right_square_bracket", "other(1)", "Next log", show=False, tooltip="Empty ones are left out"),
+                Binding("left_square_bracket", "other(-1)", "Previous log", show=False, tooltip="The one before"),
+                Binding("less_than_sign", "run(1)", "Older run", show=False, tooltip="The logs of the run before"),
+                Binding("greater_than_sign", "run(-1)", "Newer run", show=False, tooltip="The logs of the run after"),
             ],
         )
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._run_id = ""
-        self._sizes: dict[str, int] = {}
         self._asking: str | None = None
 
     def body(self) -> Iterable[Widget]:
@@ -76,7 +85,7 @@ class Logs(LogReading):
         yield Horizontal(
             OptionList(id="log-list", markup=False),
             Vertical(
-                LogView(Document(self._host, ""), id="log"),
+                LogView(Document(self._host, Which.one("")), id="log"),
                 Input(id="log-ask"),
                 Static(id="log-status"),
                 id="log-pane",
@@ -92,16 +101,22 @@ class Logs(LogReading):
         self._show_status()
 
     def look(self) -> None:
-        """Turn to the selected run."""
+        """Turn to the selected run, and to the place in it that somebody points to."""
+        wanted: LogPlace | None = getattr(self.app, "log_wanted", None)
         if self.runs.selected is not None and self.runs.selected != self._run_id:
             self._run_id = self.runs.selected
             self._host = RunHost(self.console.link, self._run_id, self.runs.root)
             self._sizes, self._document = {}, None
-            self._filter = self._search = self._hit = self._offset = self._error = None
+            self._filter = self._search = self._hit = self._origin = self._error = None
             self._list.clear_options()
-            self._view.border_title = Text(plain(self._run_id))
-            self._view.show(Document(self._host, ""), 0)
+            view = self._view
+            view.border_title, view.labels = Text(plain(self._run_id)), ()
+            view.show(Document(self._host, Which.one("")), 0)
             self._watch()
+        if wanted is not None and wanted.run_id == self._run_id:
+            self.app.log_wanted = None  # type: ignore[attr-defined]
+            self._typed["filter"], self._level = "", ""
+            self._open(Which.one(wanted.log), wanted)
 
     @property
     def _list(self) -> OptionList:
@@ -123,7 +138,7 @@ class Logs(LogReading):
                 continue
             try:
                 found = await self._host.call("log.list")
-                self._read_at = time.time()
+                self._read_at = self.console.clock()
                 self._show_list({str(log["log"]): int(log["size"]) for log in found.get("logs", [])}, found)
                 grown = await self._look()
             except ConnectionRefusedForGood as error:
@@ -139,7 +154,7 @@ class Logs(LogReading):
     async def _look(self) -> bool:
         """Take in what was added; true when something was."""
         document = self._document
-        if document is None or self._sizes.get(document.log, 0) == document.size:
+        if document is None or not document.grown(self._sizes):
             return False
         known = document.size >= 0
         if await document.look():
@@ -161,46 +176,47 @@ class Logs(LogReading):
         return True
 
     def _show_list(self, sizes: dict[str, int], found: Mapping[str, Any]) -> None:
-        if list(sizes) != list(self._sizes):
+        total = _log_label("All logs as one", sum(sizes.values()))
+        before, self._sizes = self._sizes, sizes
+        if list(sizes) != list(before):
             self._list.clear_options()
+            self._list.add_options([Option(total, id=ALL)] if len(sizes) > 1 else [])
             self._list.add_options([Option(_log_label(log, size), id=log) for log, size in sizes.items()])
-        else:
+            if self._document is not None:
+                self._listed(self._document.which)
+        elif sizes != before:
+            if len(sizes) > 1:
+                self._list.replace_option_prompt(ALL, total)
             for log, size in sizes.items():
-                if size != self._sizes[log]:
+                if size != before[log]:
                     self._list.replace_option_prompt(log, _log_label(log, size))
-        self._sizes = sizes
         if self._document is None and sizes:
             times = {str(log["log"]): float(log["modified"]) for log in found["logs"]}
-            self._open(max(sizes, key=lambda log: (sizes[log] > 0, times[log], sizes[log])))
+            self._open(Which.one(max(sizes, key=lambda log: (sizes[log] > 0, times[log], sizes[log]))))
+        elif self._document is not None and self._document.which.merged:
+            which = self._merged()
+            if which != self._document.which and any(sizes[log] for log in set(which.logs) - set(before)):
+                self._open_anew(which)
 
-    def _open(self, log: str) -> None:
-        """Show another log, at its end; filter and search go with it."""
-        self._document = Document(self._host, log)
-        self._filter = self._search = self._hit = self._offset = self._error = None
-        self._list.highlighted = list(self._sizes).index(log)
-        view = self._view
-        view.border_title = Text(f"{plain(self._run_id)}  {plain(log)}")
-        view.follow, view.found = True, {}
-        view.show(self._document, 0)
-        self._first_look(self._document)
-
-    @work(exclusive=True, group="open", exit_on_error=False)
-    async def _first_look(self, document: Document) -> None:
+    @work(exclusive=True, group="place", exit_on_error=False)
+    async def _open_anew(self, which: Which) -> None:
+        """There is one log more: merge it, too, and stay at the line."""
         try:
-            self._sizes.setdefault(document.log, 0)
-            if self._sizes[document.log] or document.size < 0:
-                await self._look()
+            place = await self._here()
         except Eagle3opsError as error:
             self._say(error)
-        if document is self._document:
-            self._apply_filter()
-            self._apply_search(jump=False)
-            self._show_status()
+        else:
+            self._open(which, place)
+
+    def _listed(self, which: Which) -> None:
+        ids = [option.id for option in self._list.options]
+        wanted = ALL if which.merged else which.logs[0]
+        self._list.highlighted = ids.index(wanted) if wanted in ids else None
 
     @on(OptionList.OptionSelected, "#log-list")
     def _selected(self, event: OptionList.OptionSelected) -> None:
         if event.option.id is not None:
-            self._open(event.option.id)
+            self._open(self._merged() if event.option.id == ALL else Which.one(event.option.id))
             self._list.display = self.size.width >= WIDE
             self._view.focus()
 
@@ -263,9 +279,18 @@ class Logs(LogReading):
 
     def action_other(self, step: int) -> None:
         """The next log that is not empty."""
-        names = [log for log, size in self._sizes.items() if size or (self._document and log == self._document.log)]
-        if self._document is not None and len(names) > 1:
-            self._open(names[(names.index(self._document.log) + step) % len(names)])
+        if self._document is None:
+            return
+        which = self._document.which
+        names = [log for log, size in self._sizes.items() if size or log == which.logs[0]]
+        if which.merged:
+            self._open(Which.one(names[0 if step > 0 else -1]))
+        elif len(names) > 1 and which.logs[0] in names:
+            self._open(Which.one(names[(names.index(which.logs[0]) + step) % len(names)]))
+
+    def action_run(self, step: int) -> None:
+        """The logs of another run, which every room then looks at."""
+        self.runs.step(step)
 
     def action_ask(self, what: str) -> None:
         """Ask for a pattern or a place; what was typed last time stands there."""
@@ -300,6 +325,8 @@ class Logs(LogReading):
                 self._go_to_line(int(parse_place(event.value, 1 << 60) or 0))
             else:
                 self._view.go(row, middle=True)
+        elif what == "part":
+            self._choose_part(event.value)
         elif what is not None:
             self._typed[what] = event.value
             if what == "filter":

@@ -3,7 +3,6 @@
 Nothing here runs a regular expression that a person typed: the agent says where its matches are.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,6 +83,11 @@ def parse_place(typed: str, total: int) -> int | None:
     return max(0, min(row, total - 1))
 
 
+_RANK = re.compile(
+    r"(?<![a-z])(?:rank|worker|tp|dp|pp|ep)[-_.]?(\d{1,5})(?!\d)|(?:^|/)(\d{1,5})(?:/|\.log$|$)", re.ASCII
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Which ranks and which roles are wanted; empty is all of them."""
@@ -126,7 +130,9 @@ def parse_part(typed: str) -> Part | None:
 
 def rank_of(name: str) -> int | None:
     """The rank that the name of a log gives: `train-rank3.log`, `train/tp3.log`, `train/3/stderr.log`."""
-    found = re.search(r"(?<![a-z])(?:rank|worker|tp|dp|pp|ep)[-_.]?(\d{1,5})(?!\d)|(?:^|/)(\d{1,5})(?:/|\.log$|$)", name.lower())
+    found = re.search(
+        r"(?<![a-z])(?:rank|worker|tp|dp|pp|ep)[-_.]?(\d{1,5})(?!\d)|(?:^|/)(\d{1,5})(?:/|\.log$|$)", name.lower()
+    )
     return int(found[1] or found[2]) if found else None
 
 
@@ -135,7 +141,8 @@ def labels(names: Sequence[str], width: int) -> tuple[str, ...]:
     short = [plain(name).removesuffix(".log").removesuffix("/stderr") for name in names]
     if len(short) > 1 and max(map(len, short)) > width:
         # What all have in common at the beginning tells nothing.
-        common = len(os.path.commonprefix(short))
+        first, last = min(short), max(short)
+        common = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
         cut = max((at + 1 for at in range(common) if short[0][at] in "-_./"), default=0)
         short = [name[cut:] or name for name in short]
     return tuple(

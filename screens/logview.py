@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -17,8 +18,13 @@ from eagle3ops.screens.base import named
 from eagle3ops.screens.logsource import Line, Rows
 from eagle3ops.screens.logtext import LEVEL_MARKS, Shown, show_line
 
+WHEEL = 3
 MARGIN = 64
 """Lines above and below the window that are fetched with it."""
+
+
+SOURCE_LOOKS = 5
+"""Ways in which the names of a line's log look; the names say which it is, the looks only make it seen."""
 
 
 class LogView(ScrollView, can_focus=True):
@@ -33,6 +39,7 @@ class LogView(ScrollView, can_focus=True):
         "log--warning",
         "log--debug",
         "log--time",
+        *(f"log--source-{number}" for number in range(SOURCE_LOOKS)),
     }
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -76,13 +83,17 @@ class LogView(ScrollView, can_focus=True):
         self.times = True
         self.found: dict[int, tuple[tuple[int, int], ...]] = {}
         """What a search found in lines, by their numbers."""
+        self.labels: tuple[str, ...] = ()
+        """Names of the logs, where lines of several are shown."""
+        self._skip = 0
+        """Pieces of the first row that are above the window: a wrapped line can be taller than it."""
         self._widest = 0
         self._moving = False
         self._drawn: list[tuple[int, int, int]] = []
 
     def show(self, rows: Rows, cursor: int) -> None:
         """Show other rows, with the cursor on one of them."""
-        self.rows, self.mark, self._widest = rows, None, 0
+        self.rows, self.mark, self._widest, self._skip = rows, None, 0, 0
         self.changed()
         if self.follow:
             self.to_end()
@@ -118,8 +129,12 @@ class LogView(ScrollView, can_focus=True):
 
     @property
     def gutter_width(self) -> int:
-        """Cells for the cursor's mark, the line number and the level."""
-        return len(str(self._last_number())) + 5
+        """Cells for the cursor's mark, the line number, the level and the name of the log."""
+        return len(str(self._last_number())) + 5 + self._label_width
+
+    @property
+    def _label_width(self) -> int:
+        return max(map(cell_len, self.labels)) + 1 if self.labels else 0
 
     def _last_number(self) -> int:
         last = self.rows.get(self.rows.count - 1)
@@ -148,11 +163,17 @@ class LogView(ScrollView, can_focus=True):
         row, height, width = self.top, self.height, self._text_width()
         while len(self._drawn) < height and row < self.rows.count:
             line = self.shown(row) if self.wrap else None
-            # A line that is taller than the window is cut: unwrapped, it can be read to its end.
-            places = line.rows(width)[: max(1, height - 1)] if line is not None else [(0, -1)]
+            places = line.rows(width) if line is not None else [(0, -1)]
+            if row == self.top and self._skip:
+                places = places[min(self._skip, len(places) - 1) :]
             self._drawn += [(row, begin, end) for begin, end in places]
             row += 1
         del self._drawn[height:]
+
+    def _pieces(self, row: int) -> int:
+        """Rows of the screen that a row takes."""
+        line = self.shown(row)
+        return len(line.rows(self._text_width())) if line is not None and self.wrap else 1
 
     def _text_width(self) -> int:
         return max(2, self.scrollable_content_region.width - self.gutter_width)
@@ -188,10 +209,18 @@ class LogView(ScrollView, can_focus=True):
         dim = self.get_component_rich_style("log--gutter", partial=True)
         shown = self.shown(row) if first else None
         level = shown.level if shown is not None else ""
-        return [
-            Segment(f"{mark}{number:>{self.gutter_width - 4}} ", base + dim),
+        width = self.gutter_width - 4 - self._label_width
+        segments = [
+            Segment(f"{mark}{number:>{width}} ", base + dim),
             Segment(f"{LEVEL_MARKS[level]} ", base + self._level_style(level)),
         ]
+        if self.labels:
+            source = line.source if first and line is not None else None
+            label = self.labels[source] if source is not None and source < len(self.labels) else ""
+            look = f"log--source-{(source or 0) % SOURCE_LOOKS}"
+            style = self.get_component_rich_style(look, partial=True)
+            segments.append(Segment(set_cell_size(label, self._label_width), base + style))
+        return segments
 
     def _level_style(self, level: str) -> Style:
         if level in ("error", "warning", "debug"):
@@ -219,14 +248,42 @@ class LogView(ScrollView, can_focus=True):
         super().watch_scroll_y(old_value, new_value)
         if round(old_value) == round(new_value):
             return
+        self._skip = 0
         if not self._moving:
             self.cursor = max(self.top, min(self.cursor, self.top + self.height - 1, self.rows.count - 1))
             self.post_message(self.Moved())
         self.redraw()
 
-    def on_mouse_scroll_up(self) -> None:
-        """Who scrolls up wants to read, not to follow."""
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Who scrolls up wants to read, not to follow; of a line that is taller than the window, its pieces first."""
         self.follow = False
+        if self._turn(-WHEEL):
+            event.stop()
+            event.prevent_default()
+        else:
+            super()._on_mouse_scroll_up(event)
+
+    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The pieces of a line that is taller than the window, then the lines behind it."""
+        if self._turn(WHEEL):
+            event.stop()
+            event.prevent_default()
+        else:
+            super()._on_mouse_scroll_down(event)
+
+    def _turn(self, pieces: int) -> bool:
+        """Move the window within a line that is taller than it; False when there is nothing left of it that way."""
+        if not self.wrap or not self._drawn:
+            return False
+        most = max(0, self._pieces(self.top) - self.height)
+        if (pieces > 0 and self._skip >= most) or (pieces < 0 and self._skip == 0):
+            return False
+        skip = max(0, min(self._skip + pieces, most))
+        self._skip = skip
+        self.cursor = self.top
+        self.redraw()
+        self.post_message(self.Moved())
+        return True
 
     def on_scroll_up(self) -> None:
         """The same, above the handle of the scrollbar."""
@@ -248,10 +305,11 @@ class LogView(ScrollView, can_focus=True):
         """And not when they do not."""
         self.refresh()
 
-    def _scroll(self, y: int) -> None:
+    def _scroll(self, y: int, skip: int = 0) -> None:
         self._moving = True
         self.scroll_to(y=max(0, y), animate=False, force=True)
         self._moving = False
+        self._skip = skip
 
     def go(self, row: int, *, middle: bool = False, extend: bool = False) -> None:
         """Move the cursor, and the window with it when it has to."""
@@ -269,7 +327,11 @@ class LogView(ScrollView, can_focus=True):
         elif self.cursor < self.top:
             self._scroll(self.cursor)
         elif self.cursor > last:
-            self._scroll(self._top_for_last(self.cursor))
+            top, skip = self._top_for_last(self.cursor)
+            # A line that is taller than the window is read from its beginning.
+            self._scroll(top, 0 if top == self.cursor else skip)
+        elif self.cursor == self.top and self._skip and self._pieces(self.top) <= self.height:
+            self._skip = 0
         self.redraw()
         self.post_message(self.Moved())
 
@@ -281,23 +343,20 @@ class LogView(ScrollView, can_focus=True):
         line = self.shown(row)
         return row if line is None or end >= len(line.text) or row == self.top else row - 1
 
-    def _top_for_last(self, row: int) -> int:
-        """Where the window begins that ends with this row."""
+    def _top_for_last(self, row: int) -> tuple[int, int]:
+        """Where the window begins that ends with this row: a row, and how many of its pieces are above the window."""
         if not self.wrap:
-            return row - self.height + 1
-        room, top, width = self.height, row + 1, self._text_width()
-        while top > 0:
-            line = self.shown(top - 1)
-            room -= len(line.rows(width)[: max(1, self.height - 1)]) if line is not None else 1
-            if room < 0:
-                break
+            return row - self.height + 1, 0
+        room, top = self.height, row + 1
+        while top > 0 and room > 0:
+            room -= self._pieces(top - 1)
             top -= 1
-        return min(top, row)
+        return top, max(0, -room)
 
     def to_end(self) -> None:
         """The window and the cursor at the end."""
         self.cursor = max(0, self.rows.count - 1)
-        self._scroll(self._top_for_last(self.cursor))
+        self._scroll(*self._top_for_last(self.cursor))
 
     def selection(self) -> tuple[int, int]:
         """The first and the last selected row."""
@@ -313,11 +372,17 @@ class LogView(ScrollView, can_focus=True):
             self.go(self._drawn[offset.y][0], extend=event.shift)
 
     def action_move(self, rows: int, extend: bool = False) -> None:
-        """The cursor goes up or down."""
+        """The cursor goes up or down; within a line that is taller than the window, the window does."""
+        if self.cursor == self.top and not extend and self._turn(rows):
+            self.follow = self.follow and rows > 0
+            return
         self.go(self.cursor + rows, extend=extend)
 
     def action_page(self, pages: float) -> None:
         """A window up or down."""
+        if self.cursor == self.top and self._turn(int((self.height - 1) * pages)):
+            self.follow = self.follow and pages > 0
+            return
         rows = int((max(1, self._last_whole_row() - self.top)) * abs(pages)) or 1
         self.go(self.cursor + (rows if pages > 0 else -rows))
 
