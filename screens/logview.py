@@ -254,6 +254,10 @@ class LogView(ScrollView, can_focus=True):
             self.post_message(self.Moved())
         self.redraw()
 
+    def watch_show_horizontal_scrollbar(self) -> None:
+        """The bar takes a row away: the end that is followed is then another one."""
+        self.call_after_refresh(self.changed)
+
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Who scrolls up wants to read, not to follow; of a line that is taller than the window, its pieces first."""
         self.follow = False
