@@ -78,6 +78,7 @@ class Logs(LogPlaces):
     def __init__(self) -> None:
         super().__init__()
         self._asking: str | None = None
+        self._told_last = Text()
 
     def body(self) -> Iterable[Widget]:
         """The list, the log, the line to type in and the status."""
@@ -371,7 +372,10 @@ class Logs(LogPlaces):
         if stale:
             seen = time.strftime("%H:%M:%S", time.localtime(self._read_at)) if self._read_at else "never"
             how = Text(f"! {plain(self.console.link.state)}; read at {seen}", style="bold yellow")
-        self.query_one("#log-status", Static).update(Text("\n").join([self._where(), how]))
+        told = Text("\n").join([self._where(), how])
+        if told != self._told_last or told.spans != self._told_last.spans:
+            self._told_last = told
+            self.query_one("#log-status", Static).update(told, layout=False)
 
 
 def _log_label(log: str, size: int) -> Text:

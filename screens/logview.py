@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -90,6 +90,9 @@ class LogView(ScrollView, can_focus=True):
         self._widest = 0
         self._moving = False
         self._drawn: list[tuple[int, int, int]] = []
+        self._painted: list[tuple[object, ...]] = []
+        self._looks: dict[str, Style] = {}
+        self._base: Style | None = None
 
     def show(self, rows: Rows, cursor: int) -> None:
         """Show other rows, with the cursor on one of them."""
@@ -155,7 +158,38 @@ class LogView(ScrollView, can_focus=True):
         last = max((row for row, _, _ in self._drawn), default=self.top)
         if ask and any(self.rows.get(row) is None for row in range(self.top, min(last + 1, self.rows.count))):
             self.post_message(self.Needed(max(0, self.top - MARGIN), min(self.rows.count - 1, last + MARGIN)))
-        self.refresh()
+        self._repaint()
+
+    def _repaint(self) -> None:
+        """Paint the rows of the screen that are not what they were: most keys change two."""
+        general = (self.size, self.gutter_width, self.labels, self.times, self.wrap, self.scroll_offset.x)
+        fresh: list[tuple[object, ...]] = [(*drawn, self._look_of(drawn[0]), general) for drawn in self._drawn]
+        before, self._painted = self._painted, fresh
+        width = self.size.width
+        changed = [
+            Region(0, y, width, 1)
+            for y in range(max(len(before), len(fresh)))
+            if y >= len(before) or y >= len(fresh) or before[y] != fresh[y]
+        ]
+        if changed:
+            self.refresh(*changed)
+
+    def _look_of(self, row: int) -> tuple[object, ...]:
+        line = self.rows.get(row)
+        found = self.found.get(line.number) if line is not None and line.number is not None else None
+        chosen = self.mark is not None and min(self.mark, self.cursor) <= row <= max(self.mark, self.cursor)
+        return line, found, row == self.cursor, row == self.cursor and self.has_focus, chosen
+
+    def notify_style_update(self) -> None:
+        """Another theme."""
+        super().notify_style_update()
+        self._looks.clear()
+        self._base = None
+
+    def _look(self, name: str) -> Style:
+        if name not in self._looks:
+            self._looks[name] = self.get_component_rich_style(name, partial=True)
+        return self._looks[name]
 
     def _lay_out(self) -> None:
         """Which piece of which row stands in which row of the screen."""
@@ -182,10 +216,10 @@ class LogView(ScrollView, can_focus=True):
         """One row of the screen."""
         width = self.scrollable_content_region.width
         if y >= len(self._drawn):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self._plain())
         row, begin, end = self._drawn[y]
         line = self.rows.get(row)
-        base = self.rich_style + self._row_style(row)
+        base = self._plain() + self._row_style(row)
         gutter = Strip(self._gutter(row, line, base, first=begin == 0), self.gutter_width)
         text = Strip(self._segments(row, base))
         if self.wrap and end >= 0 and (shown := self.shown(row)) is not None:
@@ -195,18 +229,23 @@ class LogView(ScrollView, can_focus=True):
             text = text.crop(self.scroll_offset.x, self.scroll_offset.x + self._text_width())
         return Strip.join([gutter, text]).adjust_cell_length(width, base)
 
+    def _plain(self) -> Style:
+        if self._base is None:
+            self._base = self.rich_style
+        return self._base
+
     def _row_style(self, row: int) -> Style:
         if self.mark is not None and min(self.mark, self.cursor) <= row <= max(self.mark, self.cursor):
-            return self.get_component_rich_style("log--selected", partial=True)
+            return self._look("log--selected")
         if row == self.cursor and self.has_focus:
-            return self.get_component_rich_style("log--cursor", partial=True)
+            return self._look("log--cursor")
         return Style.null()
 
     def _gutter(self, row: int, line: Line | None, base: Style, *, first: bool) -> list[Segment]:
         selected = self.mark is not None and min(self.mark, self.cursor) <= row <= max(self.mark, self.cursor)
         mark = ">" if row == self.cursor else "*" if selected else " "
         number = str(line.number + 1) if first and line is not None and line.number is not None else ""
-        dim = self.get_component_rich_style("log--gutter", partial=True)
+        dim = self._look("log--gutter")
         shown = self.shown(row) if first else None
         level = shown.level if shown is not None else ""
         width = self.gutter_width - 4 - self._label_width
@@ -218,22 +257,22 @@ class LogView(ScrollView, can_focus=True):
             source = line.source if first and line is not None else None
             label = self.labels[source] if source is not None and source < len(self.labels) else ""
             look = f"log--source-{(source or 0) % SOURCE_LOOKS}"
-            style = self.get_component_rich_style(look, partial=True)
+            style = self._look(look)
             segments.append(Segment(set_cell_size(label, self._label_width), base + style))
         return segments
 
     def _level_style(self, level: str) -> Style:
         if level in ("error", "warning", "debug"):
-            return self.get_component_rich_style(f"log--{level}", partial=True)
+            return self._look(f"log--{level}")
         return Style.null()
 
     def _segments(self, row: int, base: Style) -> list[Segment]:
         line = self.shown(row)
         if line is None:
-            return [Segment("...", base + self.get_component_rich_style("log--gutter", partial=True))]
+            return [Segment("...", base + self._look("log--gutter"))]
         style = base + self._level_style(line.level)
-        timed = style + self.get_component_rich_style("log--time", partial=True)
-        match = self.get_component_rich_style("log--match", partial=True)
+        timed = style + self._look("log--time")
+        match = self._look("log--match")
         edges = sorted({0, line.time, len(line.text), *(edge for span in line.spans for edge in span)})
         segments = []
         for begin, end in pairwise(edges):
@@ -303,11 +342,11 @@ class LogView(ScrollView, can_focus=True):
 
     def on_focus(self) -> None:
         """The cursor is drawn when keys move it."""
-        self.refresh()
+        self._repaint()
 
     def on_blur(self) -> None:
         """And not when they do not."""
-        self.refresh()
+        self._repaint()
 
     def _scroll(self, y: int, skip: int = 0) -> None:
         self._moving = True
