@@ -297,8 +297,9 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
 
         return web.web(args, root, host, json=json)
     from eagle3ops.hosts.agent import loop as agent
+    from eagle3ops.operations import OPERATIONS
 
-    return agent.main(root)
+    return agent.main(OPERATIONS, root)
 
 
 def _refuse_empty(args: Namespace) -> None:
