@@ -13,6 +13,7 @@ settings.load_profile("eagle3ops")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run tests that take minutes")
+    parser.addoption("--snapshot-update", action="store_true", help="write what is on the screens as their snapshots")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
