@@ -24,7 +24,7 @@ from eagle3ops.hosts.reach import transport_for
 from eagle3ops.screens import choices, crash, presence
 from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.base import ConsoleScreen, named
-from eagle3ops.screens.colours import AsciiOnly, Colourless
+from eagle3ops.screens.colours import AsciiOnly, Colourless, Harmless
 from eagle3ops.screens.endings import GOOD, environment, run_command
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
@@ -75,7 +75,7 @@ class ConsoleApp(App[int]):
         choices.check(self.resolved)
         self.settings = self.resolved.settings
         self.read_only = self.settings.read_only
-        self._own_filters: list[LineFilter] = []
+        self._own_filters: list[LineFilter] = [Harmless()]
         if self.no_color:
             self._own_filters.append(Colourless())
         if self.settings.ascii:

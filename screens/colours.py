@@ -1,4 +1,4 @@
-"""What reaches a terminal that has no colours, or no characters but ASCII? Every line passes here on its way out."""
+"""What may reach a terminal: text only, and where need be no colours, or only ASCII? Every line passes here."""
 
 from functools import lru_cache
 
@@ -59,6 +59,25 @@ def _in_ascii(character: str) -> str:
     if 0x2800 <= ord(character) <= 0x28FF:
         return _DOTS[(ord(character) - 0x2800).bit_count()]
     return "?" * cell_len(character)
+
+
+class Harmless(LineFilter):
+    """Nothing but text: whatever a widget was given, no control character and no mark of direction leaves the console.
+
+    Screens take such characters out of what they show already; this is for the one place that forgot to.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The same segments, as wide as they were."""
+        return [
+            segment if segment.text.isprintable() else Segment(_harmless(segment.text), segment.style, segment.control)
+            for segment in segments
+        ]
+
+
+@lru_cache(4096)
+def _harmless(text: str) -> str:
+    return "".join(character if character.isprintable() else " " * cell_len(character) for character in text)
 
 
 class AsciiOnly(LineFilter):

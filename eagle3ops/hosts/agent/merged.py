@@ -458,7 +458,7 @@ class Merges:
         if not 1 <= len(names) <= MAX_LOGS or not all(isinstance(name, str) for name in names):
             raise RequestError(f"logs is a list of 1 to {MAX_LOGS} names of logs", remedy="log.list shows the names")
         for name in names:
-            if "\0" in name or not name.isprintable():
+            if "\0" in name or not _encodable(name):
                 raise RequestError(f"{name!a} is not the name of a log", remedy="log.list shows the names")
             find_log(run, name)
         key = str(run.path), tuple(dict.fromkeys(names))
@@ -468,6 +468,14 @@ class Merges:
             while len(self._merges) > self._keep:
                 self._merges.popitem(last=False)
         return merge
+
+
+def _encodable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def share(sizes: Sequence[int], bound: int) -> int:
