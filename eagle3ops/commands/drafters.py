@@ -58,7 +58,18 @@ def _list(desk: Desk, *, json: bool) -> int:
     if not found["drafters"]:
         sys.stderr.write("no run has a finished benchmark\n")
         return ExitCode.DONE
-    header = ["run", "target", "setting", "speed-up", "95 % interval", "accept", "predicted", "gap", "verdicts", "state"]
+    header = [
+        "run",
+        "target",
+        "setting",
+        "speed-up",
+        "95 % interval",
+        "accept",
+        "predicted",
+        "gap",
+        "verdicts",
+        "state",
+    ]
     table(header, [_row(row) for row in found["drafters"]])
     if found["left_out"]:
         sys.stderr.write(f"{found['left_out']} older ones are not shown\n")
@@ -125,9 +136,9 @@ def _tell(promoted: Mapping[str, Any]) -> None:
         write(f"promoted {plain(now['run'])} at {plain(now['setting'])}{worth}")
         write(f"drafter {plain(now['drafter'])}")
         write(f"launch {plain(now['launch_line'])}")
-    before = promoted["previous"]
-    if now is not None:
-        write(f"before that {NOTHING if before is None else f'{plain(before["run"])} at {plain(before["setting"])}'}")
+        before = promoted["previous"]
+        told = NOTHING if before is None else f"{plain(before['run'])} at {plain(before['setting'])}"
+        write(f"before that {told}")
 
 
 def _decision(entry: Mapping[str, Any]) -> str:

@@ -172,7 +172,9 @@ def _setting(label: str, row: Mapping[Any, Any]) -> Setting:
     if label != BASELINE and value is not None and low is not None and high is not None and 0 <= low <= high:
         speedup = Speedup(value, low, high, count(ratio.get("pairs")))
     accept = 1.0 if label == BASELINE else number(row.get("accept_length"))
-    return Setting(label, number(row.get("tokens_per_s")), numbers(row.get("per_request"), MAX_REQUESTS), speedup, accept)
+    return Setting(
+        label, number(row.get("tokens_per_s")), numbers(row.get("per_request"), MAX_REQUESTS), speedup, accept
+    )
 
 
 def _with_dominated(settings: Sequence[Setting]) -> tuple[Setting, ...]:

@@ -1,4 +1,4 @@
-"""What speaks for and against a drafter? Its benchmark, the verdicts on it, and whether they are about the same files."""
+"""What speaks for a drafter, and what against it? Its benchmark, the verdicts, and whether they are about one thing."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -342,4 +342,8 @@ def _require_whole(drafter: Path) -> None:
 
 def _drafter_files(done: Mapping[str, Any]) -> list[Any]:
     files = done.get("files")
-    return [one for one in files if str(mapping(one).get("path")).startswith("drafter/")] if isinstance(files, list) else []
+    return (
+        [one for one in files if str(mapping(one).get("path")).startswith("drafter/")]
+        if isinstance(files, list)
+        else []
+    )

@@ -28,8 +28,8 @@ class Garbage:
 def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None) -> list[Garbage]:
     """Runs beyond the newest `keep` (and older than so many days), and stage outputs that no kept run refers to.
 
-    A run that is going on, and every output that it needs, is kept; so is a drafter that is promoted, and the one that a
-    rollback would lead to.
+    A run that is going on, and every output that it needs, is kept; so is a drafter that is promoted, and the one that
+    a rollback would lead to.
 
     Raises:
         RequestError: what is promoted cannot be read, so nothing says that its drafter can go.
@@ -105,9 +105,9 @@ def _promoted(root: Path) -> set[Path]:
         record = read_json(path)
         try:
             history = {entry["number"]: entry for entry in record["history"] if entry["action"] == "promote"}  # type: ignore[index]
-            now = history.get(record["current"])  # type: ignore[index]
-            held = [now, history.get(now["replaced"])] if now is not None else []
-            needed |= {(root / entry["drafter"]).parent.resolve() for entry in held if entry is not None}
+            held = [history[record["current"]]] if record["current"] != 0 else []  # type: ignore[index]
+            held += [history[entry["replaced"]] for entry in held if entry["replaced"] != 0]
+            needed |= {(root / entry["drafter"]).parent.resolve() for entry in held}
         except (KeyError, TypeError, ValueError) as error:
             remedy = "bring it back, or move it away if nothing is to stay promoted"
             raise RequestError(f"{path}: damaged, so which drafters are needed is not known", remedy=remedy) from error
