@@ -176,7 +176,7 @@ def bench_facts(answer: object) -> BenchFacts:
         "why": word(found.get("why"), 600),
         "target": word(target.get("name")),
         "fingerprint": word(target.get("fingerprint")),
-        "generation": int(number(promoted.get("generation")) or 0),
+        "generation": _count(promoted.get("generation")),
         "current": _decision(promoted.get("current")),
         "previous": _decision(promoted.get("previous")),
         "damaged": word(found.get("promoted_damaged"), 600),
@@ -193,7 +193,7 @@ def bench_facts(answer: object) -> BenchFacts:
         recommended=word(bench.get("recommended")),
         chosen=word(found.get("chosen")),
         settings=tuple(_setting(row) for row in listed(bench.get("settings"))[:64] if isinstance(row, Mapping)),
-        left_out=int(number(bench.get("left_out")) or 0),
+        left_out=_count(bench.get("left_out")),
         accept=_accept(bench.get("accept")),
         checks=tuple(_check(row) for row in listed(found.get("verdicts"))[:16] if isinstance(row, Mapping)),
         differ=_differ(equality),
@@ -285,11 +285,8 @@ def _check(row: Mapping[Any, Any]) -> Check:
 
 
 def _differ(equality: Mapping[Any, Any]) -> tuple[str, ...]:
-    told = []
-    for pair in listed(equality.get("differ"))[:5]:
-        if isinstance(pair, Sequence) and len(pair) == 2:
-            told.append(f"{word(pair[0], 60)} at token {number(pair[1]) or 0:.0f}")
-    return tuple(told)
+    pairs = [pair for pair in listed(equality.get("differ"))[:5] if isinstance(pair, list) and len(pair) == 2]
+    return tuple(f"{word(name, 60)} at token {number(at) or 0:.0f}" for name, at in pairs)
 
 
 def _decision(value: object) -> Decision | None:
@@ -309,6 +306,11 @@ def _decision(value: object) -> Decision | None:
 
 def _words(value: object) -> tuple[str, ...]:
     return tuple(word(one, 600) for one in listed(value)[:10])
+
+
+def _count(value: object) -> int:
+    found = number(value)
+    return int(found) if found is not None and 0 <= found < 1e9 else 0
 
 
 def _flag(value: object) -> bool | None:

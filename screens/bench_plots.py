@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from eagle3ops.screens.bench_model import MOST_POSITIONS, AcceptFacts, BenchFacts, SettingRow
+from eagle3ops.screens.bench_tables import figure
 from eagle3ops.screens.glyphs import Glyphs, bar
 from eagle3ops.screens.machine_tables import ABSENT, Line, cell
 
@@ -19,16 +20,14 @@ def accept_lines(accept: AcceptFacts, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _accept_words(accept: AcceptFacts) -> Line:
-    if accept.gap is None or accept.predicted is None:
-        look, rest = "plain", "no prediction to hold it against"
-    else:
-        gap = max(-9.99, min(9.99, accept.gap))
-        look = "plain"
-        rest = f"predicted {_figure(accept.predicted)}, gap {gap:+.1%}"
-    steps = f", {accept.steps:,.0f} verification steps" if accept.steps is not None else ""
+    rest = "no prediction to hold it against"
+    if accept.gap is not None and accept.predicted is not None:
+        rest = f"predicted {figure(accept.predicted)}, gap {max(-9.99, min(9.99, accept.gap)):+.1%}"
+    known = accept.steps is not None and 0 <= accept.steps < 1e12
+    steps = f", {accept.steps:,.0f} steps" if known else ""
     return (
-        (f"served {_figure(accept.served)} tokens a step", "head"),
-        (f", {rest}{steps}", look),
+        (f"served {figure(accept.served)} tokens a step at {accept.setting}", "head"),
+        (f", {rest}{steps}", "plain"),
     )
 
 

@@ -151,7 +151,7 @@ def _told(head: str, look: str, rest: str, width: int) -> list[Line]:
 
 
 def setting_lines(facts: BenchFacts, chosen: str, width: int, glyphs: Glyphs) -> list[Line]:
-    """One line a setting: throughput, speed-up with its interval drawn against 1, accept length, what there is to say."""
+    """One line a setting: throughput, speed-up with its interval drawn against 1, accept length, and a note."""
     wide = width >= 90
     note = 26 if wide else 13
     fixed = 2 + 9 + 10 + 8 + 14 + 8 + note
@@ -161,8 +161,7 @@ def setting_lines(facts: BenchFacts, chosen: str, width: int, glyphs: Glyphs) ->
         f" {axis.heading()} {'accept':>7} {cell('', note - 1, glyphs)}"
     )
     lines: list[Line] = [((cell(head, width, glyphs), "head"),)]
-    for row in facts.settings:
-        lines.append(_setting_line(row, facts, chosen, axis, note, glyphs))
+    lines += [_setting_line(row, facts, chosen, axis, note, glyphs) for row in facts.settings]
     if facts.left_out:
         lines.append(((f"  {facts.left_out} more settings are not shown", "dim"),))
     return lines
@@ -173,12 +172,12 @@ def _setting_line(row: SettingRow, facts: BenchFacts, chosen: str, axis: Axis, n
     mark = CHOSEN if row.label == chosen else " "
     ratio = f"{speedup.value:.2f}x" if speedup else "1.00x" if row.label == BASELINE else ABSENT
     interval = f"{speedup.low:.2f} to {speedup.high:.2f}" if speedup else ABSENT
-    front = f"{mark} {cell(row.label, 9, glyphs)}{_figure(row.tokens_per_s, 1):>10}{ratio:>8}{interval:>14} "
+    front = f"{mark} {cell(row.label, 9, glyphs)}{figure(row.tokens_per_s, 1):>10}{ratio:>8}{interval:>14} "
     told, look = _note(row, facts)
     return (
         (front, "plain"),
         (axis.row(speedup), speedup.look if speedup else "dim"),
-        (f" {_figure(row.accept_length, 3):>7} ", "plain"),
+        (f" {figure(row.accept_length, 3):>7} ", "plain"),
         (cell(told, note - 1, glyphs), look),
     )
 
@@ -243,7 +242,7 @@ def _drafter_line(
         (f"{mark} ", "good" if row.promoted else "plain"),
         (front + " ", "plain"),
         (axis.row(row.speedup) if row.speedup else " " * axis.width, row.speedup.look if row.speedup else "dim"),
-        (f" {_figure(row.accept_length, 3):>7} {gap:>7}  ", "plain"),
+        (f" {figure(row.accept_length, 3):>7} {gap:>7}  ", "plain"),
         (cell(told, verdict, glyphs), look),
     )
 
@@ -272,5 +271,6 @@ def stamp(when: float | None) -> str:
         return ABSENT
 
 
-def _figure(value: float | None, places: int) -> str:
+def figure(value: float | None, places: int = 3) -> str:
+    """A number with so many places, right for a column of seven cells."""
     return ABSENT if value is None or abs(value) >= 1e7 else f"{value:.{places}f}"

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from eagle3ops.cli import main
 from eagle3ops.errors import Eagle3opsError, ExitCode, Refused, RequestError
-from eagle3ops.hosts.agent.ops_runs import here
-from eagle3ops.outputs import ops_drafters, promotion
+from eagle3ops.outputs import drafters, promotion
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.gc import find_garbage
 
@@ -24,15 +23,15 @@ A, B, C = "20261130-010000-toy-aaaa", "20261130-020000-toy-bbbb", "20261130-0300
 
 
 def promote(root: Path, run: str, **arguments: Any) -> dict[str, Any]:
-    return ops_drafters.promote(here(str(root)), run=run, **arguments)
+    return drafters.promote(root, run=run, **arguments)
 
 
 def rollback(root: Path, **arguments: Any) -> dict[str, Any]:
-    return ops_drafters.rollback(here(str(root)), **arguments)
+    return drafters.rollback(root, **arguments)
 
 
 def current(root: Path) -> tuple[str, str] | None:
-    one = ops_drafters.show(here(str(root)))["promoted"][0]["current"]
+    one = drafters.show(root)["promoted"][0]["current"]
     return None if one is None else (one["run"], one["setting"])
 
 
@@ -51,7 +50,7 @@ def test_promoting_and_going_back(tmp_path: Path) -> None:
     assert rollback(tmp_path)["current"] is None
     with pytest.raises(RequestError, match="no drafter is promoted"):
         rollback(tmp_path)
-    history = ops_drafters.show(here(str(tmp_path)))["promoted"][0]["history"]
+    history = drafters.show(tmp_path)["promoted"][0]["history"]
     assert [entry["action"] for entry in history] == ["promote", "promote", "rollback", "rollback"]
 
 
@@ -186,7 +185,7 @@ def test_many_at_once_leave_a_whole_history(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    history = ops_drafters.show(here(str(tmp_path)))["promoted"][0]["history"]
+    history = drafters.show(tmp_path)["promoted"][0]["history"]
     assert sorted(entry["run"] for entry in history) == runs
     assert [entry["replaced"] for entry in history] == list(range(6))
 
@@ -228,7 +227,7 @@ def test_what_is_promoted_and_what_was_before_it_outlive_their_runs(tmp_path: Pa
         promote(tmp_path, run)
     going = {item.path.name for item in find_garbage(tmp_path, keep=0)}
     kept = {folder.name for folder in (tmp_path / "stages").glob("train-*")} - going
-    told = ops_drafters.list_drafters(here(str(tmp_path)))["drafters"]
+    told = drafters.list_drafters(tmp_path)["drafters"]
     assert kept == {row["drafter"] for row in told if row["run"] in (B, C)}
 
 
@@ -242,12 +241,12 @@ def test_the_list_has_a_row_for_each_run_with_a_bench(tmp_path: Path) -> None:
         )
     ).write_text('{"timing": {')
     promote(tmp_path, B)
-    found = ops_drafters.list_drafters(here(str(tmp_path)))
+    found = drafters.list_drafters(tmp_path)
     assert [row["run"] for row in found["drafters"]] == [B, A]
     assert [row["promoted"] for row in found["drafters"]] == ["3/1/4", None]
     assert found["drafters"][1]["verdicts"]["accept_length"] is False
     assert found["unreadable"] == [C]
-    assert ops_drafters.list_drafters(here(str(tmp_path)), target="cd")["drafters"] == []
+    assert drafters.list_drafters(tmp_path, target="cd")["drafters"] == []
 
 
 def test_why_there_is_no_bench(tmp_path: Path) -> None:
@@ -261,13 +260,13 @@ def test_why_there_is_no_bench(tmp_path: Path) -> None:
     ):
         state["stages"]["bench"]["status"] = status
         (run.path / "state.json").write_text(json.dumps(state))
-        answer = ops_drafters.bench(here(str(tmp_path)), run=A)
+        answer = drafters.bench(tmp_path, run=A)
         assert answer["state"] == "absent"
         assert why in answer["why"]
         assert answer["target"]["name"] == "toy"
     del state["stages"]["bench"]
     (run.path / "state.json").write_text(json.dumps(state))
-    assert "no bench stage" in ops_drafters.bench(here(str(tmp_path)), run=A)["why"]
+    assert "no bench stage" in drafters.bench(tmp_path, run=A)["why"]
     with pytest.raises(RequestError, match="no bench stage"):
         promote(tmp_path, A)
 
