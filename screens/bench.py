@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.screens.base import named
-from eagle3ops.screens.bench_layout import bench_lines
+from eagle3ops.screens.bench_layout import TALL, bench_lines
 from eagle3ops.screens.bench_model import BenchFacts, Drafter, Gate, bench_facts, drafters
 from eagle3ops.screens.bench_tables import decision_words, drafter_lines
 from eagle3ops.screens.clipboard import copy
@@ -23,7 +23,6 @@ from eagle3ops.words import plain
 
 AGAIN_S = 15.0
 """Between readings of what other people may have decided."""
-TALL = 36
 
 
 class Bench(RunRoom):
@@ -42,8 +41,8 @@ class Bench(RunRoom):
                 Binding("S", "setting(-1)", "Setting before", show=False, tooltip="Choose the setting before"),
                 Binding("P", "promote", "Promote", tooltip="Serve the target with this drafter at the chosen setting"),
                 Binding("B", "roll_back", "Roll back", tooltip="Go back to what was promoted before"),
-                Binding("enter", "open", "Look at it", tooltip="Look at the run of the drafter under the cursor"),
-                Binding("t", "targets", "All targets", tooltip="Drafters of this target, or of all"),
+                Binding("enter", "open", "Open", tooltip="Look at the run of the drafter under the cursor"),
+                Binding("t", "targets", "Targets", show=False, tooltip="Drafters of this target, or of all"),
                 Binding(
                     "y", "copy", "Copy launch line", show=False, tooltip="Copy the command that serves what is promoted"
                 ),
@@ -145,7 +144,7 @@ class Bench(RunRoom):
         moved = follow != table.cursor
         table.show(head, lines, follow)
         if moved:
-            table.reveal()
+            self.call_after_refresh(table.reveal)
         whose = "of all targets" if self._all_targets or not self.facts.target else f"of {self.facts.target}"
         title = f"{len(rows)} drafter{'s' if len(rows) != 1 else ''} {whose}, the fastest first"
         title += f"  ({self._told})" if self._told else ""

@@ -6,11 +6,21 @@ from rich.cells import cell_len, set_cell_size
 
 from eagle3ops.screens.bench_model import BenchFacts
 from eagle3ops.screens.bench_plots import accept_lines, pareto_lines
-from eagle3ops.screens.bench_tables import check_lines, promoted_lines, setting_lines, stamp, summary_lines, wrapped
+from eagle3ops.screens.bench_tables import (
+    check_lines,
+    history_lines,
+    promoted_lines,
+    recommended_lines,
+    setting_lines,
+    standing_lines,
+    wrapped,
+)
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import WIDE, Line
 
 GAP = 3
+TALL = 36
+"""Rows of a terminal from which on there is room for larger plots and longer lists."""
 PLOT_ROWS = (7, 11)
 """Of the scatter: where it is narrow or low, and where it is not."""
 
@@ -27,25 +37,29 @@ def bench_lines(facts: BenchFacts, chosen: str, width: int, height: int, glyphs:
     """
     if width < 20:
         return []
+    history = f"Decisions about {facts.target}"
     if facts.absent:
         words: list[Line] = [((piece, "warn"),) for piece in wrapped(f"No benchmark: {facts.absent}.", width)]
-        return [*words, *promoted_lines(facts, width)]
-    top = summary_lines(facts, chosen, width, read=f"at {stamp(facts.measured)}" if facts.measured is not None else "")
+        decisions = _section(history, history_lines(facts, width), width)
+        return _stacked([[*words, *promoted_lines(facts, width)], decisions])
+    top, standing = recommended_lines(facts, width), standing_lines(facts, chosen, width)
     if width < WIDE:
         sections = [
-            _section("", setting_lines(facts, chosen, width, glyphs), width),
+            [*top, *setting_lines(facts, chosen, width, glyphs), *standing],
             _section("Verdicts", check_lines(facts, width, glyphs), width),
             _section("Accept length", accept_lines(facts.accept, width, glyphs) if facts.accept else [], width),
             _section("Pareto", pareto_lines(facts, width, PLOT_ROWS[0], glyphs), width),
+            _section(history, history_lines(facts, width), width),
         ]
-        return [*top, *_stacked(sections)]
+        return _stacked(sections)
     left = (width - GAP) * 58 // 100
     right = width - GAP - left
-    rows = PLOT_ROWS[height >= 34]
+    rows = PLOT_ROWS[height >= TALL]
     one = _stacked(
         [
             _section("Settings against the baseline", setting_lines(facts, chosen, left, glyphs), left),
             _section("Verdicts", check_lines(facts, left, glyphs, most=4), left),
+            _section(history, history_lines(facts, left), left),
         ]
     )
     two = _stacked(
@@ -54,14 +68,12 @@ def bench_lines(facts: BenchFacts, chosen: str, width: int, height: int, glyphs:
             _section("Pareto", pareto_lines(facts, right, rows, glyphs), right),
         ]
     )
-    return [*top, (), *beside(one, two, left)]
+    return _stacked([[*top, *standing], beside(one, two, left)])
 
 
 def _section(title: str, lines: Sequence[Line], width: int) -> list[Line]:
     if not lines:
         return []
-    if not title:
-        return list(lines)
     return [((f"{title} ", "head"), ("─" * max(0, width - cell_len(title) - 1), "dim")), *lines]
 
 

@@ -1,6 +1,6 @@
 """What does the host's answer about a benchmark hold? Typed for painting, with whatever makes no sense left out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,7 @@ from eagle3ops.screens.machine import mapping, number
 from eagle3ops.words import plain
 
 BASELINE = "baseline"
+PROMOTED = "◆"
 VERDICTS = {
     "wiring": "wiring",
     "equal_output": "equal output",
@@ -120,9 +121,10 @@ class Drafter:
         """What the verdicts come to, and its look."""
         failed = [VERDICTS[check.name] for check in self.checks if check.passed is False]
         absent = [VERDICTS[check.name] for check in self.checks if check.passed is None]
+        at = f"{PROMOTED} {self.promoted}, " if self.promoted not in ("", self.setting) else ""
         if failed:
-            return f"✗ FAIL {', '.join(failed)}", "bad"
-        return (f"· {', '.join(absent)} not made", "warn") if absent else ("✓ PASS", "good")
+            return f"{at}✗ FAIL {', '.join(failed)}", "bad"
+        return (f"{at}· {', '.join(absent)} not made", "warn") if absent else (f"{at}✓ PASS", "good")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,8 @@ class BenchFacts:
     generation: int = 0
     current: Decision | None = None
     previous: Decision | None = None
+    history: tuple[tuple[float | None, str], ...] = ()
+    """The last decisions about the target, the newest first: when, and what in words."""
     damaged: str = ""
     """Why it is not known what is promoted; empty when it is."""
 
@@ -179,6 +183,7 @@ def bench_facts(answer: object) -> BenchFacts:
         "generation": _count(promoted.get("generation")),
         "current": _decision(promoted.get("current")),
         "previous": _decision(promoted.get("previous")),
+        "history": tuple(_history(promoted.get("history"))),
         "damaged": word(found.get("promoted_damaged"), 600),
     }
     if found.get("state") != "ready":
@@ -302,6 +307,20 @@ def _decision(value: object) -> Decision | None:
         reason=word(value.get("reason"), 600),
         launch_line=word(value.get("launch_line"), 4096),
     )
+
+
+def _history(value: object) -> Iterable[tuple[float | None, str]]:
+    for entry in reversed(listed(value)[-10:]):
+        found = mapping(entry)
+        if found.get("action") == "rollback":
+            what = f"rolled back from #{_count(found.get('from'))} to "
+            what += f"#{_count(found.get('to'))}" if _count(found.get("to")) else "no drafter"
+        else:
+            what = f"promoted {word(found.get('run'))} at {word(found.get('setting'), 20)}"
+            what += " by force" if found.get("forced") is True else ""
+        reason = word(found.get("reason"), 600)
+        told = f"#{_count(found.get('number'))} {what}, {word(found.get('by'), 80)}"
+        yield number(found.get("ts")), told + (f": {reason}" if reason else "")
 
 
 def _words(value: object) -> tuple[str, ...]:

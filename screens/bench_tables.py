@@ -5,14 +5,24 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 
-from eagle3ops.screens.bench_model import BASELINE, VERDICTS, BenchFacts, Decision, Drafter, Gate, Interval, SettingRow
+from eagle3ops.screens.bench_model import (
+    BASELINE,
+    PROMOTED,
+    VERDICTS,
+    BenchFacts,
+    Decision,
+    Drafter,
+    Gate,
+    Interval,
+    SettingRow,
+)
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import ABSENT, WIDE, Line, cell
 
 LEFT, DASH, RIGHT, POINT, ONE = "├", "─", "┤", "●", "│"
 """Of an interval: its ends, the line between them, the value, and the place of 1."""
 
-CHOSEN, PROMOTED = "▸", "◆"
+CHOSEN = "▸"
 
 
 def wrapped(text: str, width: int, *, indent: int = 0, most: int = 99) -> list[str]:
@@ -93,22 +103,22 @@ class Axis:
         return "".join(row)
 
 
-def summary_lines(facts: BenchFacts, chosen: str, width: int, *, read: str = "") -> list[Line]:
-    """What is recommended and why, what is promoted, and whether the chosen setting may be."""
-    lines: list[Line] = []
+def recommended_lines(facts: BenchFacts, width: int) -> list[Line]:
+    """What is recommended, and why."""
     if facts.worth_it:
-        head, look = f"✓ recommended: {facts.recommended}", "good"
-    else:
-        head, look = "✗ no drafter is recommended", "warn"
-    lines += _told(head, look, facts.why, width)
-    lines += promoted_lines(facts, width)
+        return _told(f"✓ recommended: {facts.recommended}", "good", facts.why, width)
+    return _told("✗ no drafter is recommended", "warn", facts.why, width)
+
+
+def standing_lines(facts: BenchFacts, chosen: str, width: int) -> list[Line]:
+    """What is promoted, whether the chosen setting may be, and on what that was measured."""
+    lines = promoted_lines(facts, width)
     gate = facts.gate.get(chosen)
     if gate is not None:
-        lines += gate_lines(chosen, gate, width)
-    told = ", ".join(part for part in (facts.conditions, read) if part)
-    if told:
-        lines += [((piece, "dim"),) for piece in wrapped(f"Measured {told}.", width)]
-    return lines
+        lines += gate_lines(chosen, gate, facts.why, width)
+    when = f"at {stamp(facts.measured)}" if facts.measured is not None else ""
+    told = ", ".join(part for part in (facts.conditions, when) if part)
+    return [*lines, *(((piece, "dim"),) for piece in wrapped(f"Measured {told}.", width))] if told else lines
 
 
 def promoted_lines(facts: BenchFacts, width: int) -> list[Line]:
@@ -122,16 +132,21 @@ def promoted_lines(facts: BenchFacts, width: int) -> list[Line]:
     mine = now.run == facts.run
     rest = [f"for {name}", *([f"since {stamp(now.when)}"] if now.when is not None else []), f"by {now.by}"]
     if now.forced:
-        rest.append(f"by force: {now.reason}")
+        rest[-1] += f", by force: {now.reason}"
     head = f"{PROMOTED} promoted: " + (f"this drafter at {now.setting}" if mine else now.words)
     return _told(head, "good" if mine else "head", " ".join(rest), width)
 
 
-def gate_lines(chosen: str, gate: Gate, width: int) -> list[Line]:
-    """Whether a setting may be promoted, and if not, why."""
+def gate_lines(chosen: str, gate: Gate, why: str, width: int) -> list[Line]:
+    """Whether a setting may be promoted, and if not, why; without the figures that stand in `why` already."""
     lines: list[Line] = []
     if gate.refusals:
-        lines += _told(f"✗ {chosen} is not to be promoted", "bad", "; ".join(gate.refusals), width)
+        told = [
+            head if tail and tail.partition(" reaches ")[2] in why else refusal
+            for refusal in gate.refusals
+            for head, _, tail in [refusal.partition(": ")]
+        ]
+        lines += _told(f"✗ {chosen} is not to be promoted", "bad", "; ".join(told), width)
     else:
         lines += _told(f"✓ {chosen} may be promoted", "good", "P does it", width)
     if gate.cautions:
@@ -152,14 +167,10 @@ def _told(head: str, look: str, rest: str, width: int) -> list[Line]:
 
 def setting_lines(facts: BenchFacts, chosen: str, width: int, glyphs: Glyphs) -> list[Line]:
     """One line a setting: throughput, speed-up with its interval drawn against 1, accept length, and a note."""
-    wide = width >= 90
-    note = 26 if wide else 13
-    fixed = 2 + 9 + 10 + 8 + 14 + 8 + note
-    axis = Axis((row.speedup for row in facts.settings if row.speedup), max(0, width - fixed - 2))
-    head = (
-        f"{'':2}{cell('setting', 9, glyphs)}{'tokens/s':>10}{'speed-up':>8}{'95 % interval':>14}"
-        f" {axis.heading()} {'accept':>7} {cell('', note - 1, glyphs)}"
-    )
+    note = 24 if width >= 86 else 13
+    axis = Axis((row.speedup for row in facts.settings if row.speedup), max(0, width - 50 - note))
+    names = f"{'':2}{cell('setting', 8, glyphs)}{'tokens/s':>9}{'times':>7}{'95 % interval':>14}"
+    head = f"{names} {axis.heading()} {'accept':>6}  {cell('', note, glyphs)}"
     lines: list[Line] = [((cell(head, width, glyphs), "head"),)]
     lines += [_setting_line(row, facts, chosen, axis, note, glyphs) for row in facts.settings]
     if facts.left_out:
@@ -172,25 +183,25 @@ def _setting_line(row: SettingRow, facts: BenchFacts, chosen: str, axis: Axis, n
     mark = CHOSEN if row.label == chosen else " "
     ratio = f"{speedup.value:.2f}x" if speedup else "1.00x" if row.label == BASELINE else ABSENT
     interval = f"{speedup.low:.2f} to {speedup.high:.2f}" if speedup else ABSENT
-    front = f"{mark} {cell(row.label, 9, glyphs)}{figure(row.tokens_per_s, 1):>10}{ratio:>8}{interval:>14} "
-    told, look = _note(row, facts)
+    front = f"{mark} {cell(row.label, 8, glyphs)}{figure(row.tokens_per_s, 1):>9}{ratio:>7}{interval:>14} "
+    told, look = _note(row, facts, short=note < 20)
     return (
         (front, "plain"),
         (axis.row(speedup), speedup.look if speedup else "dim"),
-        (f" {figure(row.accept_length, 3):>7} ", "plain"),
-        (cell(told, note - 1, glyphs), look),
+        (f" {figure(row.accept_length):>6}  ", "plain"),
+        (cell(told, note, glyphs), look),
     )
 
 
-def _note(row: SettingRow, facts: BenchFacts) -> tuple[str, str]:
+def _note(row: SettingRow, facts: BenchFacts, *, short: bool) -> tuple[str, str]:
     now = facts.current
     if now is not None and (now.run, now.setting) == (facts.run, row.label):
         return f"{PROMOTED} promoted", "good"
     if row.label == facts.recommended:
         return "✓ recommended", "good"
     if row.dominated_by:
-        return f"· under {row.dominated_by}", "dim"
-    return ("served", "plain") if row.label == facts.served else ("", "plain")
+        return "· dominated" if short else f"· dominated by {row.dominated_by}", "dim"
+    return ("· served", "plain") if row.label == facts.served else ("", "plain")
 
 
 def check_lines(facts: BenchFacts, width: int, glyphs: Glyphs, *, most: int = 2) -> list[Line]:
@@ -207,21 +218,29 @@ def check_lines(facts: BenchFacts, width: int, glyphs: Glyphs, *, most: int = 2)
     return lines
 
 
+def history_lines(facts: BenchFacts, width: int) -> list[Line]:
+    """The last decisions about the target, the newest first."""
+    lines: list[Line] = []
+    for when, told in facts.history:
+        front = f"{stamp(when):<16}  "
+        pieces = wrapped(told, max(8, width - len(front)), most=2)
+        lines.append(((front, "dim"), (pieces[0], "plain")))
+        lines += [((" " * len(front) + piece, "plain"),) for piece in pieces[1:]]
+    return lines
+
+
 def drafter_lines(
     rows: Sequence[Drafter], selected: str | None, width: int, glyphs: Glyphs, *, all_targets: bool
 ) -> tuple[Line, list[Line]]:
     """The heading and one line a drafter, speed-ups on one axis."""
     wide = width >= WIDE
-    run, target = (40 if wide else 22), (18 if all_targets and wide else 0)
-    verdict = 34 if wide else 12
+    run, target = (40 if wide else 21), (18 if all_targets and wide else 0)
+    verdict = 34 if wide else 13
     fixed = 2 + run + target + 8 + 7 + (14 if wide else 0) + 8 + 8 + verdict + 3
     axis = Axis((row.speedup for row in rows if row.speedup), max(0, width - fixed))
-    head = (
-        f"{'':2}{cell('run', run, glyphs)}{cell('target', target, glyphs) if target else ''}"
-        f"{cell('setting', 8, glyphs)}{'speed-up':>8}"[: 2 + run + target + 8 + 8]
-    )
-    head += f"{'95 % interval':>14}" if wide else ""
-    head += f" {axis.heading()[: axis.width - 1]} {'accept':>7} {'gap':>7}  {cell('verdicts', verdict, glyphs)}"
+    head = f"{'':2}{cell('run', run, glyphs)}{cell('target', target, glyphs) if target else ''}"
+    head += f"{cell('setting', 8, glyphs)}{'times':>7}{'95 % interval' if wide else '':>{14 * wide}}"
+    head += f" {axis.heading()} {'accept':>7} {'gap':>7}  {cell('verdicts', verdict, glyphs)}"
     lines = [_drafter_line(row, selected, axis, (run, target, verdict), wide, glyphs) for row in rows]
     return ((cell(head, width, glyphs), "head"),), lines
 
