@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from eagle3ops.screens.bench_model import MOST_POSITIONS, AcceptFacts, BenchFacts, SettingRow
-from eagle3ops.screens.bench_tables import figure
+from eagle3ops.screens.bench_tables import figure, wrapped
 from eagle3ops.screens.glyphs import Glyphs, bar
 from eagle3ops.screens.machine_tables import ABSENT, Line, cell
 
@@ -12,23 +14,23 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 def accept_lines(accept: AcceptFacts, width: int, glyphs: Glyphs) -> list[Line]:
     """Accept length served and predicted, the acceptance of each position, and how many drafts were correct."""
-    lines = [_accept_words(accept)]
+    lines = _accept_words(accept, width)
     lines += _bars("draft position", accept.by_position, accept.predicted_by_position, 1, width, glyphs)
     served, predicted = _shares(accept.histogram), _shares(accept.predicted_histogram)
     lines += _bars("correct drafts", served, predicted, 0, width, glyphs)
     return lines
 
 
-def _accept_words(accept: AcceptFacts) -> Line:
+def _accept_words(accept: AcceptFacts, width: int) -> list[Line]:
     rest = "no prediction to hold it against"
     if accept.gap is not None and accept.predicted is not None:
         rest = f"predicted {figure(accept.predicted)}, gap {max(-9.99, min(9.99, accept.gap)):+.1%}"
     known = accept.steps is not None and 0 <= accept.steps < 1e12
     steps = f", {accept.steps:,.0f} steps" if known else ""
-    return (
-        (f"served {figure(accept.served)} tokens a step at {accept.setting}", "head"),
-        (f", {rest}{steps}", "plain"),
-    )
+    head, rest = f"served {figure(accept.served)} tokens a step at {accept.setting}", rest + steps
+    if cell_len(head) + 2 + cell_len(rest) <= width:
+        return [((head, "head"), (f", {rest}", "plain"))]
+    return [((head, "head"),), *(((piece, "plain"),) for piece in wrapped(rest, width))]
 
 
 def _bars(

@@ -46,7 +46,7 @@ def wrapped(text: str, width: int, *, indent: int = 0, most: int = 99) -> list[s
         line = joined
     lines.append(line)
     if len(lines) > most:
-        lines = [*lines[: most - 1], f"{lines[most - 1].rstrip()} ..."]
+        lines = [*lines[: most - 1], f"{_front(lines[most - 1], room - 4).rstrip()} ..."]
     return lines
 
 
@@ -142,9 +142,9 @@ def gate_lines(chosen: str, gate: Gate, why: str, width: int) -> list[Line]:
     lines: list[Line] = []
     if gate.refusals:
         told = [
-            head if tail and tail.partition(" reaches ")[2] in why else refusal
+            head if (figures := refusal.partition(" reaches ")[2]) and figures in why else refusal
             for refusal in gate.refusals
-            for head, _, tail in [refusal.partition(": ")]
+            for head in [refusal.partition(": ")[0]]
         ]
         lines += _told(f"✗ {chosen} is not to be promoted", "bad", "; ".join(told), width)
     else:
@@ -236,9 +236,9 @@ def drafter_lines(
     wide = width >= WIDE
     run, target = (40 if wide else 21), (18 if all_targets and wide else 0)
     verdict = 34 if wide else 13
-    fixed = 2 + run + target + 8 + 7 + (14 if wide else 0) + 8 + 8 + verdict + 3
+    fixed = 3 + run + target + 8 + 7 + (14 if wide else 0) + 8 + 8 + verdict + 3
     axis = Axis((row.speedup for row in rows if row.speedup), max(0, width - fixed))
-    head = f"{'':2}{cell('run', run, glyphs)}{cell('target', target, glyphs) if target else ''}"
+    head = f"{'':3}{cell('run', run, glyphs)}{cell('target', target, glyphs) if target else ''}"
     head += f"{cell('setting', 8, glyphs)}{'times':>7}{'95 % interval' if wide else '':>{14 * wide}}"
     head += f" {axis.heading()} {'accept':>7} {'gap':>7}  {cell('verdicts', verdict, glyphs)}"
     lines = [_drafter_line(row, selected, axis, (run, target, verdict), wide, glyphs) for row in rows]
@@ -249,7 +249,7 @@ def _drafter_line(
     row: Drafter, selected: str | None, axis: Axis, widths: tuple[int, int, int], wide: bool, glyphs: Glyphs
 ) -> Line:
     run, target, verdict = widths
-    mark = PROMOTED if row.promoted else CHOSEN if row.run == selected else " "
+    mark = (PROMOTED if row.promoted else " ") + (CHOSEN if row.run == selected else " ") + " "
     ratio = f"{row.speedup.value:.2f}x" if row.speedup else ABSENT
     front = f"{cell(short_run(row.run, run - 1), run, glyphs)}{cell(row.target, target, glyphs) if target else ''}"
     front += f"{cell(row.setting, 8, glyphs)}{ratio:>7}"
@@ -258,7 +258,7 @@ def _drafter_line(
     gap = ABSENT if row.gap is None else f"{max(-9.99, min(9.99, row.gap)):+.1%}"
     told, look = row.words
     return (
-        (f"{mark} ", "good" if row.promoted else "plain"),
+        (mark, "good" if row.promoted else "plain"),
         (front + " ", "plain"),
         (axis.row(row.speedup) if row.speedup else " " * axis.width, row.speedup.look if row.speedup else "dim"),
         (f" {figure(row.accept_length, 3):>7} {gap:>7}  ", "plain"),
