@@ -202,8 +202,12 @@ class Bench(RunRoom):
         cautions = "".join(f"\n· {caution}" for caution in gate.cautions)
         self.app.push_screen(
             Confirm(f"Promote {what}?", f"{means}{cautions}", yes="Promote", no="Keep what is"),
-            lambda yes: self._decide("drafters.promote", f"Promote {what}", wish) if yes else None,
+            lambda yes: self._confirmed(yes, "drafters.promote", f"Promote {what}", wish),
         )
+
+    def _confirmed(self, yes: bool | None, op: str, title: str, wish: dict[str, Any]) -> None:
+        if yes:
+            self._decide(op, title, wish)
 
     def _overruled(self, wish: dict[str, Any], reason: str | None) -> None:
         if reason:
@@ -221,7 +225,7 @@ class Bench(RunRoom):
         means = f"{facts.target} is served with {decision_words(facts.previous)} from now on."
         self.app.push_screen(
             Confirm(f"Roll back from {facts.current.words}?", means, yes="Roll back", no="Keep it"),
-            lambda yes: self._decide("drafters.rollback", f"Roll back {facts.target}", wish) if yes else None,
+            lambda yes: self._confirmed(yes, "drafters.rollback", f"Roll back {facts.target}", wish),
         )
 
     @work(exit_on_error=False)

@@ -9,6 +9,7 @@ from eagle3ops.screens.bench_plots import accept_lines, pareto_lines
 from eagle3ops.screens.bench_tables import (
     check_lines,
     history_lines,
+    launch_lines,
     promoted_lines,
     recommended_lines,
     setting_lines,
@@ -38,10 +39,12 @@ def bench_lines(facts: BenchFacts, chosen: str, width: int, height: int, glyphs:
     if width < 20:
         return []
     history = f"Decisions about {facts.target}"
+    launch = "Launch line of what is promoted, y copies it"
     if facts.absent:
         words: list[Line] = [((piece, "warn"),) for piece in wrapped(f"No benchmark: {facts.absent}.", width)]
         decisions = _section(history, history_lines(facts, width), width)
-        return _stacked([[*words, *promoted_lines(facts, width)], decisions])
+        served = _section(launch, launch_lines(facts, width), width)
+        return _stacked([[*words, *promoted_lines(facts, width)], decisions, served])
     top, standing = recommended_lines(facts, width), standing_lines(facts, chosen, width)
     if width < WIDE:
         sections = [
@@ -50,6 +53,7 @@ def bench_lines(facts: BenchFacts, chosen: str, width: int, height: int, glyphs:
             _section("Accept length", accept_lines(facts.accept, width, glyphs) if facts.accept else [], width),
             _section("Pareto", pareto_lines(facts, width, PLOT_ROWS[0], glyphs), width),
             _section(history, history_lines(facts, width), width),
+            _section(launch, launch_lines(facts, width), width),
         ]
         return _stacked(sections)
     left = (width - GAP) * 58 // 100
@@ -60,6 +64,7 @@ def bench_lines(facts: BenchFacts, chosen: str, width: int, height: int, glyphs:
             _section("Settings against the baseline", setting_lines(facts, chosen, left, glyphs), left),
             _section("Verdicts", check_lines(facts, left, glyphs, most=4), left),
             _section(history, history_lines(facts, left), left),
+            _section(launch, launch_lines(facts, left), left),
         ]
     )
     two = _stacked(

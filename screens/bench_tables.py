@@ -167,7 +167,7 @@ def _told(head: str, look: str, rest: str, width: int) -> list[Line]:
 
 def setting_lines(facts: BenchFacts, chosen: str, width: int, glyphs: Glyphs) -> list[Line]:
     """One line a setting: throughput, speed-up with its interval drawn against 1, accept length, and a note."""
-    note = 24 if width >= 86 else 13
+    note = 21 if width >= 86 else 13
     axis = Axis((row.speedup for row in facts.settings if row.speedup), max(0, width - 50 - note))
     names = f"{'':2}{cell('setting', 8, glyphs)}{'tokens/s':>9}{'times':>7}{'95 % interval':>14}"
     head = f"{names} {axis.heading()} {'accept':>6}  {cell('', note, glyphs)}"
@@ -227,6 +227,13 @@ def history_lines(facts: BenchFacts, width: int) -> list[Line]:
         lines.append(((front, "dim"), (pieces[0], "plain")))
         lines += [((" " * len(front) + piece, "plain"),) for piece in pieces[1:]]
     return lines
+
+
+def launch_lines(facts: BenchFacts, width: int) -> list[Line]:
+    """The command that serves what is promoted."""
+    if facts.current is None or not facts.current.launch_line:
+        return []
+    return [((piece, "plain"),) for piece in wrapped(facts.current.launch_line, width, indent=2, most=8)]
 
 
 def drafter_lines(

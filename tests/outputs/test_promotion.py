@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from eagle3ops.cli import main
 from eagle3ops.errors import Eagle3opsError, ExitCode, Refused, RequestError
 from eagle3ops.outputs import drafters, promotion
+from eagle3ops.outputs.lineage import Target
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.gc import find_garbage
 
@@ -161,7 +162,7 @@ def test_an_answer_that_was_lost_and_asked_for_again_decides_once(tmp_path: Path
 def test_one_decision_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_bench_run(tmp_path, A)
     monkeypatch.setattr(promotion, "LOCK_WAIT_S", 0.1)
-    target = promotion.Target("toy", FINGERPRINT, "/models/toy")
+    target = Target("toy", FINGERPRINT, "/models/toy")
     with promotion.deciding(tmp_path, target), pytest.raises(Refused, match="somebody else is deciding"):
         promote(tmp_path, A)
     promote(tmp_path, A)
@@ -206,7 +207,7 @@ def test_a_damaged_record_is_named(tmp_path_factory: pytest.TempPathFactory, con
     path.write_bytes(content)
     assert promotion.read_all(root) == ([], [str(path)])
     with pytest.raises(Eagle3opsError, match="damaged"):
-        promotion.read(root, promotion.Target("toy", FINGERPRINT, ""))
+        promotion.read(root, Target("toy", FINGERPRINT, ""))
 
 
 @pytest.mark.parametrize(
