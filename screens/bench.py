@@ -21,7 +21,7 @@ from eagle3ops.screens.overrule import Overrule
 from eagle3ops.screens.room import RunRoom
 from eagle3ops.words import plain
 
-AGAIN_S = 15.0
+AGAIN_S = 30.0
 """Between readings of what other people may have decided."""
 
 

@@ -1,6 +1,6 @@
 """What speaks for a drafter, and what against it? Its benchmark, the verdicts, and whether they are about one thing."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,15 +8,17 @@ from typing import Any
 from eagle3ops.outputs.benchfile import Bench, Setting, Speedup, mapping, parse_bench, text
 from eagle3ops.outputs.lineage import (
     Output,
+    Served,
     Target,
     changed_since,
     input_of,
     output_of,
     outputs,
     record,
+    served,
     stage_status,
     target_of,
-    verify_of,
+    verdicts_on,
 )
 from eagle3ops.runs.directory import RunDirectory
 
@@ -63,13 +65,8 @@ class Case:
         return next((found for found in self.verdicts if found.name == name), None)
 
 
-def case_of(run: RunDirectory, verified: Callable[[], Iterable[Output]] | None = None) -> Case | str:
-    """The case of a run's drafter, or in words why there is none.
-
-    Args:
-        run: the run.
-        verified: gives all outputs of verify below the root; looked for where this is left out.
-    """
+def case_of(run: RunDirectory) -> Case | str:
+    """The case of a run's drafter, or in words why there is none."""
     bench = output_of(run, "bench")
     if bench is None:
         status, _ = stage_status(run, "bench")
@@ -78,11 +75,17 @@ def case_of(run: RunDirectory, verified: Callable[[], Iterable[Output]] | None =
         if status == "running" and not run.alive():
             return "the run was interrupted before the bench stage was done"
         return WORDS.get(status, f"the bench stage is {status[:40]}")
-    return case_in(run.root, bench, verified or (lambda: outputs(run.root, "verify")))
+    return case_in(run.root, bench, verdicts_on(outputs(run.root, "verify")))
 
 
-def case_in(root: Path, out: Output, verified: Callable[[], Iterable[Output]]) -> Case | str:
-    """The case that a finished bench makes."""
+def case_in(root: Path, out: Output, wiring: Mapping[Served, Output]) -> Case | str:
+    """The case that a finished bench makes.
+
+    Args:
+        root: the folder of runs and stage outputs.
+        out: of the bench.
+        wiring: outputs of verify, by what they are about.
+    """
     file = out.folder / "bench.json"
     if not file.is_file():
         return f"{file} is missing"
@@ -92,24 +95,25 @@ def case_in(root: Path, out: Output, verified: Callable[[], Iterable[Output]]) -
     train = input_of(root, out, "train")
     serve = input_of(root, out, "serve")
     drafter = train.folder / "drafter" if train is not None and (train.folder / "drafter").is_dir() else None
-    served = mapping(record(serve.folder / "serve.json")) if serve is not None else {}
+    facts = mapping(record(serve.folder / "serve.json")) if serve is not None else {}
+    about = served(out)
     return Case(
         out=out,
         bench=bench,
         target=target_of(input_of(root, out, "fetch")),
         drafter=drafter,
         identity=text(out.made_from("train").get("identity")),
-        dtype=text(mapping(served.get("server_info")).get("dtype"), 20),
-        verdicts=tuple(_verdicts(out, bench, verify_of(out, verified()))),
-        doubts=tuple(_doubts(root, out, served)),
+        dtype=text(mapping(facts.get("server_info")).get("dtype"), 20),
+        verdicts=tuple(_verdicts(out, bench, wiring.get(about) if about else None)),
+        doubts=tuple(_doubts(root, out, facts)),
     )
 
 
-def _doubts(root: Path, out: Output, served: Mapping[str, Any]) -> Iterable[str]:
+def _doubts(root: Path, out: Output, facts: Mapping[str, Any]) -> Iterable[str]:
     for stage in ("fetch", "train", "serve"):
         if changed_since(root, out, stage):
             yield f"{stage} has been made again since it was benchmarked, with another outcome"
-    if mapping(served.get("server_info")).get("aux_layers") is not None:
+    if mapping(facts.get("server_info")).get("aux_layers") is not None:
         yield "it was served with aux layers set by hand (stages.serve.aux_layers), not with those of its config"
 
 

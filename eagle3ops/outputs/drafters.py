@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.outputs import promotion
 from eagle3ops.outputs.benchfile import Bench, Setting
 from eagle3ops.outputs.case import Case, case_in, case_of, judge
-from eagle3ops.outputs.lineage import Output, Target, output_of, outputs, target_of
+from eagle3ops.outputs.lineage import Target, output_of, outputs, target_of, verdicts_on
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
 
 MOST = 500
@@ -69,16 +68,12 @@ def _promoted(root: Path, target: Target | None) -> dict[str, Any] | None:
 
 def list_drafters(root: Path, target: str | None = None) -> dict[str, Any]:
     """One row for each run with a finished bench, newest first; with `target` (a fingerprint) only its drafters."""
-
-    @cache
-    def verified() -> tuple[Output, ...]:
-        return tuple(outputs(root, "verify"))
-
     found, damaged = promotion.read_all(root)
     promoted = {one.target.fingerprint: one.now for one in found if one.now is not None}
     rows: list[dict[str, Any]] = []
     left_out, unreadable = 0, []
     known: dict[str, Case | str] = {}
+    wiring = verdicts_on(outputs(root, "verify"))
     for run_id in reversed(list_runs(root)):
         run = RunDirectory(runs_folder(root) / run_id)
         out = output_of(run, "bench")
@@ -86,7 +81,7 @@ def list_drafters(root: Path, target: str | None = None) -> dict[str, Any]:
             continue
         case = known.get(out.folder.name)
         if case is None:
-            case = known[out.folder.name] = case_in(root, out, verified)
+            case = known[out.folder.name] = case_in(root, out, wiring)
         if isinstance(case, str):
             unreadable.append(run_id)
             continue

@@ -87,18 +87,24 @@ def changed_since(root: Path, made: Output, stage: str) -> bool:
     return now is not None and identity_of(now.done) != made.made_from(stage).get("identity")
 
 
-def verify_of(bench: Output, verified: Iterable[Output]) -> Output | None:
-    """The newest wiring verdict on the very drafter and engine settings that were benchmarked.
+Served = tuple[str, ...]
+"""Which drafter was served how: names and identities of the outputs of train and serve."""
 
-    Args:
-        bench: what was benchmarked.
-        verified: the outputs of verify among which to look.
-    """
-    wanted = {stage: dict(bench.made_from(stage)) for stage in ("train", "serve")}
-    found = [
-        made for made in verified if all(what and dict(made.made_from(stage)) == what for stage, what in wanted.items())
-    ]
-    return max(found, key=lambda made: number(made.done.get("finished")) or 0.0, default=None)
+
+def served(made: Output) -> Served | None:
+    """What an output of verify or bench is about; None when it does not say."""
+    told = tuple(text(made.made_from(stage).get(key)) for stage in ("train", "serve") for key in ("out", "identity"))
+    return told if all(told) else None
+
+
+def verdicts_on(verified: Iterable[Output]) -> dict[Served, Output]:
+    """The newest output of verify about each drafter and its engine settings."""
+    found: dict[Served, Output] = {}
+    for made in sorted(verified, key=lambda made: number(made.done.get("finished")) or 0.0):
+        about = served(made)
+        if about is not None:
+            found[about] = made
+    return found
 
 
 def outputs(root: Path, stage: str) -> Iterator[Output]:
