@@ -243,11 +243,11 @@ def drafter_lines(
     wide = width >= WIDE
     run, target = (40 if wide else 21), (18 if all_targets and wide else 0)
     verdict = 34 if wide else 13
-    fixed = 3 + run + target + 8 + 7 + (14 if wide else 0) + 8 + 8 + verdict + 3
+    fixed = 3 + run + target + 8 + 7 + (22 if wide else 0) + 8 + verdict + 3
     axis = Axis((row.speedup for row in rows if row.speedup), max(0, width - fixed))
     head = f"{'':3}{cell('run', run, glyphs)}{cell('target', target, glyphs) if target else ''}"
     head += f"{cell('setting', 8, glyphs)}{'times':>7}{'95 % interval' if wide else '':>{14 * wide}}"
-    head += f" {axis.heading()} {'accept':>7} {'gap':>7}  {cell('verdicts', verdict, glyphs)}"
+    head += f" {axis.heading()} {'accept':>7}{'gap' if wide else '':>{8 * wide}}  {cell('verdicts', verdict, glyphs)}"
     lines = [_drafter_line(row, selected, axis, (run, target, verdict), wide, glyphs) for row in rows]
     return ((cell(head, width, glyphs), "head"),), lines
 
@@ -263,12 +263,13 @@ def _drafter_line(
     if wide:
         front += f"{f'{row.speedup.low:.2f} to {row.speedup.high:.2f}' if row.speedup else ABSENT:>14}"
     gap = ABSENT if row.gap is None else f"{max(-9.99, min(9.99, row.gap)):+.1%}"
+    accept = f" {figure(row.accept_length):>7}{gap if wide else '':>{8 * wide}}  "
     told, look = row.words
     return (
         (mark, "good" if row.promoted else "plain"),
         (front + " ", "plain"),
         (axis.row(row.speedup) if row.speedup else " " * axis.width, row.speedup.look if row.speedup else "dim"),
-        (f" {figure(row.accept_length, 3):>7} {gap:>7}  ", "plain"),
+        (accept, "plain"),
         (cell(told, verdict, glyphs), look),
     )
 
