@@ -1,6 +1,7 @@
 """Is the drafter worth it? The baseline against its rivals, and which drafter the target is served with."""
 
 from collections.abc import Iterable
+from textwrap import shorten
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -199,7 +200,7 @@ class Bench(RunRoom):
                 lambda reason: self._overruled(wish, reason),
             )
             return
-        cautions = "".join(f"\n· {caution}" for caution in gate.cautions)
+        cautions = "".join(f"\n· {shorten(caution, 160, placeholder=' ...')}" for caution in gate.cautions[:3])
         self.app.push_screen(
             Confirm(f"Promote {what}?", f"{means}{cautions}", yes="Promote", no="Keep what is"),
             lambda yes: self._confirmed(yes, "drafters.promote", f"Promote {what}", wish),

@@ -106,6 +106,7 @@ class Drafter:
     run: str
     target: str
     fingerprint: str
+    dtype: str
     setting: str
     speedup: Interval | None
     tokens_per_s: float | None
@@ -221,6 +222,7 @@ def _drafter(row: Mapping[Any, Any]) -> Drafter:
         run=word(row.get("run")),
         target=word(target.get("name")),
         fingerprint=word(target.get("fingerprint")),
+        dtype=word(row.get("dtype"), 20) or "-",
         setting=word(row.get("setting")) or "-",
         speedup=_interval(row.get("speedup")),
         tokens_per_s=number(row.get("tokens_per_s")),

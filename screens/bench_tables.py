@@ -113,8 +113,8 @@ def recommended_lines(facts: BenchFacts, width: int) -> list[Line]:
 def standing_lines(facts: BenchFacts, chosen: str, width: int) -> list[Line]:
     """What is promoted, whether the chosen setting may be, and on what that was measured."""
     lines = promoted_lines(facts, width)
-    gate = facts.gate.get(chosen)
-    if gate is not None:
+    gate, now = facts.gate.get(chosen), facts.current
+    if gate is not None and (now is None or (now.run, now.setting) != (facts.run, chosen)):
         lines += gate_lines(chosen, gate, facts.why, width)
     when = f"at {stamp(facts.measured)}" if facts.measured is not None else ""
     told = ", ".join(part for part in (facts.conditions, when) if part)
@@ -241,12 +241,13 @@ def drafter_lines(
 ) -> tuple[Line, list[Line]]:
     """The heading and one line a drafter, speed-ups on one axis."""
     wide = width >= WIDE
-    run, target = (40 if wide else 21), (18 if all_targets and wide else 0)
-    verdict = 34 if wide else 13
-    fixed = 3 + run + target + 8 + 7 + (22 if wide else 0) + 8 + verdict + 3
+    run, target = (37 if wide else 21), (18 if all_targets and wide else 0)
+    verdict = 31 if wide else 13
+    fixed = 3 + run + target + 8 + 7 + (32 if wide else 0) + 8 + verdict + 3
     axis = Axis((row.speedup for row in rows if row.speedup), max(0, width - fixed))
     head = f"{'':3}{cell('run', run, glyphs)}{cell('target', target, glyphs) if target else ''}"
-    head += f"{cell('setting', 8, glyphs)}{'times':>7}{'95 % interval' if wide else '':>{14 * wide}}"
+    head += f"{cell('dtype', 10, glyphs) if wide else ''}{cell('setting', 8, glyphs)}{'times':>7}"
+    head += f"{'95 % interval' if wide else '':>{14 * wide}}"
     head += f" {axis.heading()} {'accept':>7}{'gap' if wide else '':>{8 * wide}}  {cell('verdicts', verdict, glyphs)}"
     lines = [_drafter_line(row, selected, axis, (run, target, verdict), wide, glyphs) for row in rows]
     return ((cell(head, width, glyphs), "head"),), lines
@@ -259,7 +260,7 @@ def _drafter_line(
     mark = (PROMOTED if row.promoted else " ") + (CHOSEN if row.run == selected else " ") + " "
     ratio = f"{row.speedup.value:.2f}x" if row.speedup else ABSENT
     front = f"{cell(short_run(row.run, run - 1), run, glyphs)}{cell(row.target, target, glyphs) if target else ''}"
-    front += f"{cell(row.setting, 8, glyphs)}{ratio:>7}"
+    front += f"{cell(row.dtype, 10, glyphs) if wide else ''}{cell(row.setting, 8, glyphs)}{ratio:>7}"
     if wide:
         front += f"{f'{row.speedup.low:.2f} to {row.speedup.high:.2f}' if row.speedup else ABSENT:>14}"
     gap = ABSENT if row.gap is None else f"{max(-9.99, min(9.99, row.gap)):+.1%}"

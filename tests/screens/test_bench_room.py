@@ -113,7 +113,7 @@ async def test_promote_roll_back_and_overrule(root: Path) -> None:
         await pilot.press("n")
         assert now(root) is None
         await pilot.press("P", "y")
-        await until(pilot, "promoted: this drafter at 3/1/4")
+        assert "3/1/4 may be promoted" not in await until(pilot, "promoted: this drafter at 3/1/4")
         assert now(root) == (BEST, "3/1/4", False)
         await pilot.press("P")
         await noticed(pilot, "is what is promoted")
