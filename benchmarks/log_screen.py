@@ -31,6 +31,7 @@ from eagle3ops.screens.logs import Logs
 from eagle3ops.screens.logtext import LEVEL_PATTERNS
 from eagle3ops.screens.logview import LogView
 
+RUN = "20260101-000000-made-aaaa"
 SEARCHES: dict[str, dict[str, Any]] = {
     "rare_literal": {"pattern": "ERROR"},
     "rare_literal_any_case": {"pattern": "error", "ignore_case": True},
@@ -44,7 +45,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 def make_run(root: Path, lines: int) -> int:
     """A run with one long log; returns its bytes."""
-    run = RunDirectory(runs_folder(root) / "20260101-000000-made-aaaa")
+    run = RunDirectory(runs_folder(root) / RUN)
     run.logs.mkdir(parents=True)
     write_json(run.path / "request.json", {"run_id": run.run_id, "job": "pipeline", "stages": [], "cache": "/"})
     with (run.logs / "train.log").open("w") as file:
@@ -108,9 +109,10 @@ class Clock:
 
 async def one_round(app: ConsoleApp, lines: int, clock: Clock) -> None:
     """Open, page up, jump, filter, leave."""
+    before = app.screen.query_one(LogView).rows if isinstance(app.screen, Logs) else None
     clock.start()
-    app.overview.action_logs()
-    await clock.stop("open_at_the_end", lambda: isinstance(app.screen, Logs) and _has_last(app.screen))
+    app.open_log(RUN, "train.log")
+    await clock.stop("open_at_the_end", lambda: isinstance(app.screen, Logs) and _has_last(app.screen, before))
     screen = app.screen
     assert isinstance(screen, Logs)
     view = screen.query_one(LogView)
@@ -126,9 +128,10 @@ async def one_round(app: ConsoleApp, lines: int, clock: Clock) -> None:
     clock.start()
     screen.query_one(Input).value = "error"
     await clock.stop("filter_typed", lambda: view.rows is screen._filter and _whole(view))
+    clock.start()
+    screen.query_one(Input).value = ""
+    await clock.stop("filter_taken_away", lambda: view.rows is screen._document and _whole(view))
     screen.action_back()
-    screen.action_back()
-    await clock.stop("leave", lambda: app.screen is app.overview)
 
 
 async def screen_times(root: Path, lines: int, times: int) -> dict[str, Any]:
@@ -136,7 +139,7 @@ async def screen_times(root: Path, lines: int, times: int) -> dict[str, Any]:
     clock, app = Clock(), ConsoleApp(str(root))
     async with app.run_test(size=(160, 48)):
         clock.start()
-        await clock.stop("console", lambda: bool(app.overview._rows))
+        await clock.stop("console", lambda: app.runs.detail is not None)
         for _ in range(times):
             await one_round(app, lines, clock)
     return {
@@ -145,9 +148,9 @@ async def screen_times(root: Path, lines: int, times: int) -> dict[str, Any]:
     }
 
 
-def _has_last(screen: Logs) -> bool:
+def _has_last(screen: Logs, before: object) -> bool:
     view = screen.query_one(LogView) if screen.is_mounted else None
-    if view is None:
+    if view is None or view.rows is before:
         return False
     return view.rows.count > 0 and view.rows.get(view.rows.count - 1) is not None
 

@@ -30,6 +30,7 @@ from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.help import Help
 from eagle3ops.screens.log_place import LogPlace
+from eagle3ops.screens.room import Room
 from eagle3ops.screens.rooms import FIRST, ROOMS
 from eagle3ops.screens.runs_feed import RunsFeed
 from eagle3ops.screens.watching import RunRow
@@ -179,7 +180,13 @@ class ConsoleApp(App[int]):
         """Go to a byte of a log of a run, or to its end."""
         self.log_wanted = LogPlace(run_id, log, offset)
         self.runs.select(run_id)
-        self.run_worker(self.action_room("logs"), exit_on_error=False)
+        self.run_worker(self._go_to_log(), exit_on_error=False)
+
+    async def _go_to_log(self) -> None:
+        await self.action_room("logs")
+        if isinstance(self.screen, Room) and self.screen.is_mounted:
+            # It may be open already; then it would look for what is new only after a while.
+            self.screen.look()
 
     async def action_gpus(self) -> None:
         """Go to the GPUs and processes."""
