@@ -14,7 +14,8 @@ from eagle3ops.errors import ExitCode, Refused, RequestError
 from eagle3ops.runs.directory import RunDirectory, find_run, runs_folder
 from eagle3ops.runs.job import Forecast, load_registry
 from eagle3ops.runs.planning import total
-from eagle3ops.spec.load import dump_pipeline, json_schema, require_known_names
+from eagle3ops.spec.load import dump_pipeline, require_known_names
+from eagle3ops.spec.schema import json_schema
 from eagle3ops.words import human_bytes, human_seconds, plain
 
 LOCAL = "local"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from eagle3ops.errors import SpecError
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
-from eagle3ops.spec.load import dump_pipeline, json_schema, load_pipeline, parse_pipeline
+from eagle3ops.spec.load import dump_pipeline, load_pipeline, parse_pipeline
+from eagle3ops.spec.schema import json_schema
 from eagle3ops.spec.yamltree import read_tree, scalar
 
 
