@@ -183,7 +183,7 @@ class _Reader:
         if kind == "object":
             return f"a map{_keys(part)}"
         named = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"}
-        return named.get(str(kind), "a line of YAML") + _bounds(part)
+        return named.get(str(kind), "a line of YAML") + _bounds(part) + _example(part)
 
 
 def _keys(part: Mapping[Any, Any]) -> str:
@@ -209,6 +209,11 @@ def _bounds(part: Mapping[Any, Any]) -> str:
     if isinstance(longest, int) and not isinstance(longest, bool):
         told.append(f"of at most {longest} characters")
     return "".join(f" {word}" for word in told)
+
+
+def _example(part: Mapping[Any, Any]) -> str:
+    some = part.get("examples")
+    return f" such as {plain(some[0])}" if isinstance(some, list) and some and isinstance(some[0], str) else ""
 
 
 def _words(part: Mapping[Any, Any]) -> str:
