@@ -1,19 +1,412 @@
-"""To be built."""
+"""How does a pipeline file become a run? A form, its text, what it would need, and a start that asks first."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
+from rich.text import Text
+from textual import events, work
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Input, TextArea
 
-from eagle3ops.screens.room import Room
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.screens.base import named
+from eagle3ops.screens.clipboard import copy
+from eagle3ops.screens.launch_deeds import LaunchDeeds
+from eagle3ops.screens.launch_form import Form, Row
+from eagle3ops.screens.launch_lines import about_lines, form_lines, form_title, text_problems
+from eagle3ops.screens.launch_plan import gpu_room
+from eagle3ops.screens.launch_verdict import plan_words, short_words, verdict_lines
+from eagle3ops.screens.lines import Lines, Table
+from eagle3ops.screens.machine_tables import Line
+from eagle3ops.words import plain
+
+SETTLE_S = 0.5
+"""After the last change, before the host is asked what it would come to."""
+KEEP_S = 0.3
+"""After the last change, before it is written down."""
+AGAIN_S = 60.0
+"""A plan that is older is asked for again: disks fill up."""
+NARROW, LOW = 110, 30
 
 
-class Launch(Room):
-    """To be built."""
+class Launch(LaunchDeeds):
+    """The form at the left, or its text; the plan at the right, or behind it where there is little room."""
 
     ROOM = "launch"
     PLACE = "Launch"
+    CSS_PATH = "launch.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *named(
+            "launch",
+            [
+                Binding("enter", "edit", "Edit", tooltip="Edit the setting, take the next choice, or fold the section"),
+                Binding("S", "start", "Start", tooltip="Start what the form holds; shows what it comes to, and asks"),
+                Binding("p", "page", "Plan/form", tooltip="Go to the plan, or back to the form"),
+                Binding("v", "text", "Text", tooltip="Edit the pipeline file as text, or go back to the form"),
+                Binding("o", "begin", "From", tooltip="Start from another pipeline: bundled, a file, that of a run"),
+                Binding("slash", "search", "Find", tooltip="Show the settings with these words; also: changed, wrong"),
+                Binding("space,right", "turn(1)", "Next choice", show=False, tooltip="The next choice, or unfold"),
+                Binding("left", "turn(-1)", "Choice before", show=False, tooltip="The choice before, or fold"),
+                Binding("z", "fold_all", "Fold all", show=False, tooltip="Fold or unfold all sections"),
+                Binding("n", "next_problem", "Next problem", show=False, tooltip="Go to the next thing that is wrong"),
+                Binding("r", "reset", "Reset", show=False, tooltip="The setting as it was at the start"),
+                Binding("R", "reset_all", "Reset all", show=False, tooltip="All as at the start; keeps it as a draft"),
+                Binding("x", "use_default", "Default", show=False, tooltip="Take the setting out: its default counts"),
+                Binding("w", "save", "Save as", show=False, tooltip="Write the text to a file of this machine"),
+                Binding("y", "copy_command", "Copy command", show=False, tooltip="Copy the command that starts this"),
+            ],
+        )
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folded: set[tuple[str, ...]] = set()
+        self._rows: list[Row] = []
+        self._selected: tuple[str, ...] | None = None
+        self._wanted = ""
+        self._before: str | None = None
+        """The text before the field that is being edited was touched; None while none is."""
+        self._painted: tuple[object, ...] = ()
+        self._titles: dict[str, str] = {}
+        self._shown_form: Form | None = None
+        self._settling: Timer | None = None
+        self._keeping: Timer | None = None
 
     def body(self) -> Iterable[Widget]:
-        """Nothing yet."""
-        yield Static()
+        """Form and plan."""
+        text = TextArea(id="text", show_line_numbers=True, soft_wrap=False)
+        left = Vertical(
+            Table(id="form", classes="titled"),
+            text,
+            Input(id="value"),
+            Input(id="words", placeholder="words of a setting, or: changed, wrong"),
+            Lines(id="about", classes="titled"),
+            id="left",
+        )
+        yield Horizontal(left, Vertical(Lines(id="plan", classes="titled"), id="right"), id="pages")
+
+    def on_mount(self) -> None:
+        """Ask the host what may be set."""
+        self.query_one("#plan").can_focus = True
+        self.query_one("#form").focus()
+        self.open_desk()
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Two pages where there is no room for both."""
+        self.set_class(self.size.width < NARROW, "narrow")
+        self.set_class(self.size.height < LOW, "low")
+
+    async def on_unmount(self) -> None:
+        """Write down what was typed last."""
+        await self.keep_now()
+
+    # What is painted
+
+    def look(self) -> None:
+        """Paint what has changed."""
+        desk, form = self.desk, self.desk.form
+        if form is not None and form is not self._shown_form:
+            self._take_form(form)
+        verdict = desk.fresh
+        if verdict is not None and not desk.asking and self.console.clock() - verdict.at > AGAIN_S:
+            self.check_now()
+        snapshot = self.console.feed.machine.snapshot
+        gpus = gpu_room(snapshot.gpus) if snapshot is not None else gpu_room([])
+        widths = tuple(self.query_one(f"#{name}", Lines).room for name in ("form", "about", "plan"))
+        state = (
+            (form.text, form.job, form.problems, form.origin) if form is not None else None,
+            (desk.verdict, desk.trouble, desk.asking, desk.taken_up, self.console.link.state.kind, gpus),
+            (frozenset(self._folded), self._selected, self._wanted, self.size, widths, self.app.theme, self.classes),
+        )
+        if state == self._painted:
+            return
+        self._painted = state
+        self._paint_plan(gpus)
+        if form is None:
+            self._paint_nothing()
+        else:
+            self._paint_form(form)
+
+    def _take_form(self, form: Form) -> None:
+        """Another form: fold what need not be looked at first."""
+        if self._shown_form is None:
+            self._folded = form.folded_at_first(self.query_one("#form", Table).room.height)
+        self._shown_form = form
+        if self.has_class("raw"):
+            self._fill_text(form)
+        self.touched(at_once=True)
+
+    def _paint_nothing(self) -> None:
+        trouble = self.desk.trouble
+        lines: list[Line] = [((f"Asking {self.desk.host} what a pipeline may hold ...", "dim"),)]
+        if trouble is not None:
+            lines = [((plain(trouble.what), "bad"),), ((plain(trouble.remedy or ""), "plain"),)]
+            lines += [(), (("ctrl+l asks again.", "dim"),)]
+        self._entitle("form", "A pipeline")
+        self.query_one("#form", Table).show((), lines)
+
+    def _paint_form(self, form: Form) -> None:
+        glyphs = self.console.glyphs
+        table, about = self.query_one("#form", Table), self.query_one("#about", Lines)
+        self._rows = form.rows(self._folded, self._wanted)
+        paths = [row.path for row in self._rows]
+        if self._selected not in paths:
+            near = min(table.cursor or 0, len(paths) - 1)
+            self._selected = paths[near] if paths else None
+        cursor = paths.index(self._selected) if self._selected is not None and paths else None
+        lines = form_lines(form, self._rows, set() if self._wanted else self._folded, table.room.width, glyphs)
+        moved = cursor != table.cursor
+        table.show((), lines, cursor)
+        if moved:
+            table.reveal()
+        told = form_title(form)
+        if self._wanted:
+            told += f"   only: {plain(self._wanted)}"
+        short = short_words(self.desk, glyphs)
+        self._entitle("form", told + (f"   {short}" if self.has_class("narrow") else ""))
+        self._entitle("text", told)
+        if self.has_class("raw"):
+            self._entitle("about", "Text")
+            about.show((), text_problems(form, about.room.width, glyphs))
+            return
+        row = self._row()
+        self._entitle(
+            "about", "Editing: Enter takes it, Escape leaves it as it was" if self._before is not None else ""
+        )
+        about.show((), about_lines(form, row, about.room.width, glyphs))
+
+    def _paint_plan(self, gpus: object) -> None:
+        pane, glyphs = self.query_one("#plan", Lines), self.console.glyphs
+        title, stale = plan_words(self.desk, self.console.link.state.kind)
+        self._entitle("plan", title)
+        lines = verdict_lines(self.desk, pane.room.width, glyphs, gpus)  # type: ignore[arg-type]
+        pane.show((), [tuple((text, "stale") for text, _ in line) for line in lines] if stale else lines)
+
+    def _entitle(self, name: str, title: str) -> None:
+        """A title costs the whole pane a repaint, so only when it changes."""
+        if self._titles.get(name) != title:
+            self._titles[name] = title
+            self.query_one(f"#{name}").border_title = Text(title)
+
+    def _row(self) -> Row | None:
+        return next((row for row in self._rows if row.path == self._selected), None)
+
+    # What is typed
+
+    def touched(self, *, at_once: bool = False) -> None:
+        """Something has changed: ask what it comes to, and write it down, each a little after the last key."""
+        for timer in (self._settling, self._keeping):
+            if timer is not None:
+                timer.stop()
+        self._settling = self.set_timer(0.01 if at_once else SETTLE_S, self.check_now)
+        self._keeping = self.set_timer(KEEP_S, self.keep_soon)
+        self._glance()
+
+    def on_table_moved(self, message: Table.Moved) -> None:
+        """Another line was selected; a click on the one that is selected edits it."""
+        self._end_edit()
+        if message.to < len(self._rows):
+            self._selected = self._rows[message.to].path
+            self._glance()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """What is typed counts at once."""
+        form, row = self.desk.form, self._row()
+        if event.input.id == "words":
+            self._wanted = event.value
+            self._glance()
+        elif (
+            self._before is not None
+            and form is not None
+            and row is not None
+            and row.field is not None
+            and event.value != form.shown(row.field)
+        ):
+            form.type(row.field, event.value)
+            self.touched()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter: it is as it shall be."""
+        self.set_class(False, "searching")
+        self._end_edit()
+        self.query_one("#form").focus()
+        self._glance()
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        """The text itself was edited."""
+        form = self.desk.form
+        if form is None or not self.has_class("raw") or event.text_area.text == form.text:
+            return
+        form.write(event.text_area.text)
+        if form.text != event.text_area.text:
+            event.text_area.text = form.text
+        self.touched()
+
+    def _fill_text(self, form: Form) -> None:
+        area = self.query_one("#text", TextArea)
+        if area.text != form.text:
+            area.text = form.text
+
+    def refill(self) -> None:
+        """The text was changed by something else than typing."""
+        if self.desk.form is not None and self.has_class("raw"):
+            self._fill_text(self.desk.form)
+
+    def _end_edit(self, *, undo: bool = False) -> None:
+        form, before = self.desk.form, self._before
+        self._before = None
+        self.set_class(False, "editing")
+        if undo and before is not None and form is not None and form.text != before:
+            form.write(before)
+            self.touched()
+
+    # Keys
+
+    def action_edit(self) -> None:
+        """Edit the selected setting."""
+        form, row = self.desk.form, self._row()
+        if form is None or row is None:
+            return
+        if row.field is None or row.field.kind in ("flag", "choice"):
+            self.action_turn(1, fold=True)
+        elif not form.editable:
+            self.notify("The text is no YAML; mend it there (v).", severity="warning")
+        elif row.field.fixed:
+            self.notify(f"{row.field.label}: {row.field.takes}.", markup=False)
+        else:
+            self._before = form.text
+            field = self.query_one("#value", Input)
+            field.border_title = Text(".".join(row.field.path))
+            field.value = form.shown(row.field)
+            field.cursor_position = len(field.value)
+            self.set_class(True, "editing")
+            field.focus()
+            self._glance()
+
+    def action_turn(self, by: int, fold: bool = False) -> None:
+        """The next choice of a setting; a section is folded or unfolded."""
+        form, row = self.desk.form, self._row()
+        if form is None or row is None:
+            return
+        if row.field is None:
+            path = row.section.path
+            if path in self._folded and (by > 0 or fold):
+                self._folded.discard(path)
+            elif by < 0 or fold:
+                self._folded.add(path)
+        elif row.field.kind in ("flag", "choice") and (form.editable or row.path == ("--job",)):
+            choices: list[object] = [False, True] if row.field.kind == "flag" else list(row.field.choices)
+            choices += [None] if row.field.nullable else []
+            now, _ = form.value(row.field)
+            at = choices.index(now) + by if now in choices else 0
+            form.put(row.field, choices[at % len(choices)])
+            self.touched()
+        elif by < 0:
+            self._selected = row.section.path if row.path != ("--job",) else self._selected
+        self._glance()
+
+    def action_fold_all(self) -> None:
+        """Fold all sections, or unfold them when all are folded."""
+        form = self.desk.form
+        if form is not None:
+            every = {section.path for section in form.sections if section.path != ("--job",)}
+            self._folded = set() if self._folded >= every else every
+            self._glance()
+
+    def action_next_problem(self) -> None:
+        """Go to the next thing that is wrong."""
+        form = self.desk.form
+        if form is None or not form.problems:
+            self.notify("Nothing is known to be wrong.")
+            return
+        every = [row for row in form.rows(set()) if form.problems_at(row)]
+        paths = [row.path for row in form.rows(set())]
+        here = paths.index(self._selected) if self._selected in paths else -1
+        after = [row for row in every if paths.index(row.path) > here] or every
+        if after:
+            self._wanted = ""
+            self._folded.discard(after[0].section.path)
+            self._selected = after[0].path
+            self._glance()
+
+    def action_page(self) -> None:
+        """To the plan, or back to the form."""
+        to_plan = (
+            not self.has_class("plan") if self.has_class("narrow") else self.focused is not self.query_one("#plan")
+        )
+        self.set_class(to_plan, "plan")
+        front = "#plan" if to_plan else "#text" if self.has_class("raw") else "#form"
+        self.query_one(front).focus()
+        self._glance()
+
+    def action_text(self) -> None:
+        """The pipeline file as text, or the form again."""
+        form = self.desk.form
+        if form is None:
+            return
+        self._end_edit()
+        raw = not self.has_class("raw")
+        self.set_class(raw, "raw")
+        self.set_class(False, "plan")
+        if raw:
+            self._fill_text(form)
+        self.query_one("#text" if raw else "#form").focus()
+        self._glance()
+
+    def action_search(self) -> None:
+        """Show the settings that have some words."""
+        if not self.has_class("raw"):
+            self.set_class(True, "searching")
+            self.query_one("#words").focus()
+
+    def action_reset(self) -> None:
+        """The selected setting as it was at the start."""
+        form, row = self.desk.form, self._row()
+        if form is not None and row is not None and row.field is not None:
+            form.reset(row.path)
+            self.touched()
+
+    def action_use_default(self) -> None:
+        """Take the selected setting out of the text."""
+        form, row = self.desk.form, self._row()
+        if form is not None and row is not None and row.field is not None:
+            form.use_default(row.path)
+            self.touched()
+
+    @work(exit_on_error=False)
+    async def action_copy_command(self) -> None:
+        """Copy the command line that starts the same."""
+        form = self.desk.form
+        if form is None:
+            return
+        command, why = form.command(self.desk.host, self.desk.root)
+        if not command:
+            self.notify(why, title="There is no command", severity="warning", markup=False)
+            return
+        try:
+            where = await copy(command, self.app.copy_to_clipboard)
+        except (OSError, Eagle3opsError) as error:
+            self.notify(plain(error), title="It cannot be copied", severity="error", markup=False)
+        else:
+            self.notify(f"{command}\n\nCopied {where}.", title="The command", timeout=15, markup=False)
+
+    def action_back(self) -> None:
+        """Out of the field, the search, the text or the plan; else to the room before."""
+        if self._before is not None:
+            self._end_edit(undo=True)
+            self.query_one("#form").focus()
+        elif self.has_class("searching") or self._wanted:
+            self._wanted = self.query_one("#words", Input).value = ""
+            self.set_class(False, "searching")
+            self.query_one("#form").focus()
+        elif self.has_class("plan") and self.has_class("narrow"):
+            self.action_page()
+        elif self.has_class("raw"):
+            self.action_text()
+        else:
+            super().action_back()
+            return
+        self._glance()

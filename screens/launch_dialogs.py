@@ -1,7 +1,6 @@
 """What does the form ask in a window of its own? What to start from, and where a file is or shall be."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,19 +12,7 @@ from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from eagle3ops.screens.base import named
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One thing that a form can be started from."""
-
-    kind: str
-    """`bundled`, `run`, `draft`, or `file`."""
-    name: str
-    """Name, run id, number of the draft, or path."""
-    label: str
-    what: str = ""
-
+from eagle3ops.screens.launch_desk import Start
 
 GROUPS = {"draft": "put away earlier", "bundled": "come with eagle3ops", "run": "pipeline files of runs"}
 
@@ -66,7 +53,9 @@ class ChooseStart(ModalScreen[Start | None]):
 
     def _show(self, typed: str) -> None:
         words = typed.lower().split()
-        found = [start for start in self._starts if all(word in f"{start.label} {start.what}".lower() for word in words)]
+        found = [
+            start for start in self._starts if all(word in f"{start.label} {start.what}".lower() for word in words)
+        ]
         if looks_like_path(typed):
             found.insert(0, Start("file", typed.strip(), f"the file {typed.strip()}", "on this machine"))
         self._shown = found

@@ -1,6 +1,6 @@
 """Where is what was typed into the form kept, so that neither a crash nor a second console loses it?
 
-One file for each console and place, written half a second after the last key. A console that opens the form takes up the
+One file for each console and place, written a moment after the last key. A console that opens the form takes up the
 newest draft whose console has ended; what a person puts away is kept beside it for a while.
 """
 

@@ -92,8 +92,8 @@ class Form:
         self.write(self.text)
 
     def write(self, text: str) -> None:
-        """Take another text."""
-        self.text = text
+        """Take another text; what no terminal should be sent is left out."""
+        self.text = text = showable(text)
         self.data, self.broken = _parsed(text)
 
     @property
@@ -176,6 +176,17 @@ class Form:
             if words or section.path not in folded:
                 found += rows
         return found
+
+    def folded_at_first(self, height: int) -> set[Path]:
+        """The sections to fold, so that the form begins on one page: those in which nothing is set come first."""
+        folded = {section.path for section in self.sections if section.stage or section.path == ("engine",)}
+        rows = len(self.rows(folded))
+        for section in self.sections:
+            used = any(look_up(self.data, of.path)[0] for of in section.fields)
+            if section.path in folded and used and rows + len(section.fields) <= height:
+                folded.discard(section.path)
+                rows += len(section.fields)
+        return folded
 
     def _matches(self, row: Row, words: Sequence[str]) -> bool:
         of = row.field
@@ -297,7 +308,7 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any, bool]]:
 def read_typed(of: Field, typed: str) -> Any:
     """The value that a person means; text where it cannot be one of the field's kind, for the loader to explain."""
     if of.kind in ("text", "choice"):
-        return None if of.nullable and not typed else typed
+        return None if of.nullable and not typed else _unescaped(typed)
     if not typed.strip():
         return None if of.nullable else typed
     try:
@@ -310,6 +321,25 @@ def as_typed(of: Field, value: Any) -> str:
     """What a person would have to type for a value; `read_typed` the other way round."""
     if value is None and (of.nullable or of.kind in ("text", "choice")):
         return "" if of.nullable else "null"
-    if isinstance(value, str) and same(read_typed(of, value), value):
+    if isinstance(value, str) and value.isprintable() and same(read_typed(of, value), value):
         return value
     return render(value)
+
+
+def _unescaped(typed: str) -> str:
+    """`"two\\nlines"` in quotation marks stands for text that cannot be typed; everything else for itself."""
+    if len(typed) > 1 and typed[0] == typed[-1] == '"' and "\\" in typed:
+        try:
+            value = read_tree(typed, "field").data
+        except SpecError:
+            return typed
+        if isinstance(value, str) and not value.isprintable():
+            return value
+    return typed
+
+
+def showable(text: str) -> str:
+    """A text without what would steer a terminal; line breaks and tabs stay."""
+    return "".join(
+        character for character in text.replace("\r\n", "\n") if character in "\n\t" or character.isprintable()
+    )

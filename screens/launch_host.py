@@ -91,8 +91,8 @@ def problem_of(error: Eagle3opsError) -> Problem:
     keys = _KEYS.match(what)
     path: list[str | int] = []
     if keys is not None and "." in keys[1]:
-        for part in re.findall(r"[A-Za-z_][\w-]*|\[\d+\]", keys[1]):
-            path.append(int(part[1:-1]) if part.startswith("[") else part)
+        parts = re.findall(r"[A-Za-z_][\w-]*|\[\d+\]", keys[1])
+        path = [int(part[1:-1]) if part.startswith("[") else part for part in parts]
     return Problem(what, plain(error.remedy or ""), tuple(path))
 
 
@@ -140,9 +140,17 @@ def read_file(path: str) -> tuple[str, str]:
     if len(data) > MAX_BYTES:
         raise RequestError(f"{full}: larger than {MAX_BYTES:,} bytes; a pipeline file is a few kilobytes")
     try:
-        return str(full), data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RequestError(f"{full}: not UTF-8 text (byte {error.start})") from error
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        odd = next((one for one in line if one != "\t" and not one.isprintable()), None)
+        if odd is not None:
+            raise RequestError(
+                f"{full}:{number}: holds the character U+{ord(odd):04X}, which a form cannot show",
+                remedy='take it out, or write it as an escape within quotation marks, such as "\\u200b"',
+            )
+    return str(full), text
 
 
 def save_file(path: str, text: str, *, replace: bool) -> str | None:

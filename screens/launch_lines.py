@@ -6,6 +6,7 @@ from rich.cells import cell_len
 
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.launch_form import JOB, Form, Problem, Row, as_typed
+from eagle3ops.screens.launch_marks import NOTHING, marks_of
 from eagle3ops.screens.launch_plan import wrapped
 from eagle3ops.screens.machine_tables import Line, cell
 from eagle3ops.screens.yaml_text import look_up
@@ -25,18 +26,19 @@ def form_lines(form: Form, rows: Sequence[Row], folded: set[tuple[str, ...]], wi
 
 
 def _section_line(form: Form, row: Row, folded: bool, width: int, glyphs: Glyphs) -> Line:
+    marks = marks_of(glyphs)
     section = row.section
     fields = [*section.fields, *form.unknown(section)]
     changed = sum(form.changed(one.path) for one in fields)
     own = form.problems_at(row)
     wrong = sum(bool(form.problems_at(Row(section, one))) for one in fields) + len(own)
-    mark = glyphs.folded if folded else glyphs.unfolded
+    mark = marks.folded if folded else marks.unfolded
     title = f"{mark} {section.name}"
     told: list[tuple[str, str]] = [(title, "head")]
     if wrong:
-        told.append((f"  {glyphs.bad} {wrong} wrong", "bad"))
+        told.append((f"  {marks.bad} {wrong} wrong", "bad"))
     if changed:
-        told.append((f"  {glyphs.changed} {changed} changed", "warn"))
+        told.append((f"  {marks.changed} {changed} changed", "warn"))
     used = sum(cell_len(text) for text, _ in told)
     many = f"{len(fields)} setting{'s' if len(fields) != 1 else ''}" if fields else "nothing to set"
     told.append((cell(f"  {many}", max(0, width - used), glyphs), "dim"))
@@ -44,15 +46,16 @@ def _section_line(form: Form, row: Row, folded: bool, width: int, glyphs: Glyphs
 
 
 def _field_line(form: Form, row: Row, width: int, glyphs: Glyphs) -> Line:
+    marks = marks_of(glyphs)
     of = row.field
     assert of is not None
     _, stands = form.value(of)
     wrong, changed = bool(form.problems_at(row)), form.changed(of.path)
     missing = of.required and not stands
     if wrong or missing or row.unknown:
-        mark, look = glyphs.bad, "bad"
+        mark, look = marks.bad, "bad"
     elif changed:
-        mark, look = glyphs.changed, "warn"
+        mark, look = marks.changed, "warn"
     else:
         mark, look = " ", "plain" if stands else "dim"
     label = min(LABEL, max(8, width // 3))
@@ -67,7 +70,7 @@ def _field_line(form: Form, row: Row, width: int, glyphs: Glyphs) -> Line:
     else:
         note = "" if stands else "default"
     room = max(4, width - label - 4 - cell_len(note) - 1)
-    value = plain(form.shown(of)) or (glyphs.nothing if stands or of.has_default else "")
+    value = plain(form.shown(of)) or (NOTHING if stands or of.has_default else "")
     return (
         (f" {mark} ", look if look in ("bad", "warn") else "plain"),
         (cell(of.label, label, glyphs), "plain"),
@@ -79,10 +82,11 @@ def _field_line(form: Form, row: Row, width: int, glyphs: Glyphs) -> Line:
 
 def about_lines(form: Form, row: Row | None, width: int, glyphs: Glyphs) -> list[Line]:
     """All about the selected line: what it does, what it takes, what it was, and what is wrong with it."""
+    marks = marks_of(glyphs)
     if form.broken:
         return [
-            *wrapped(f"{glyphs.bad} The text is no YAML that can be shown as a form: {form.broken}", width, "bad"),
-            *wrapped(f"{glyphs.arrow} mend it in the text (v)", width, "plain", "  "),
+            *wrapped(f"{marks.bad} The text is no YAML that can be shown as a form: {form.broken}", width, "bad"),
+            *wrapped(f"{marks.arrow} mend it in the text (v)", width, "plain", "  "),
         ]
     if row is None:
         return [(("Nothing here has these words.", "dim"),)]
@@ -98,10 +102,10 @@ def about_lines(form: Form, row: Row | None, width: int, glyphs: Glyphs) -> list
         lines += wrapped(of.words, width, "plain")
     told = []
     if of.has_default:
-        told.append(f"default {plain(as_typed(of, of.default)) or glyphs.nothing}")
+        told.append(f"default {plain(as_typed(of, of.default)) or NOTHING}")
     if form.changed(of.path):
         stood, before = (True, form.origin.job) if of.path == JOB else look_up(form.start, of.path)
-        told.append(f"at the start {plain(as_typed(of, before)) or glyphs.nothing}" if stood else "not there at the start")
+        told.append(f"at the start {plain(as_typed(of, before)) or NOTHING}" if stood else "not there at the start")
     if told:
         lines += wrapped("; ".join(told), width, "dim")
     return lines
@@ -109,8 +113,23 @@ def about_lines(form: Form, row: Row | None, width: int, glyphs: Glyphs) -> list
 
 def problem_lines(problem: Problem, width: int, glyphs: Glyphs) -> list[Line]:
     """What is wrong, in red, and what to do."""
-    lines = wrapped(f"{glyphs.bad} {problem.what}", width, "bad")
-    return [*lines, *wrapped(f"{glyphs.arrow} {problem.remedy}", width, "plain", "  ")] if problem.remedy else lines
+    marks = marks_of(glyphs)
+    lines = wrapped(f"{marks.bad} {problem.what}", width, "bad")
+    return [*lines, *wrapped(f"{marks.arrow} {problem.remedy}", width, "plain", "  ")] if problem.remedy else lines
+
+
+def text_problems(form: Form, width: int, glyphs: Glyphs) -> list[Line]:
+    """What is wrong with the text, with the lines where it is; else what the keys do."""
+    marks = marks_of(glyphs)
+    if form.broken:
+        return wrapped(f"{marks.bad} {form.broken}", width, "bad")
+    lines: list[Line] = []
+    for problem in form.problems:
+        at = f"line {problem.line}: " if problem.line is not None else ""
+        lines += wrapped(f"{marks.bad} {at}{problem.what}", width, "bad")
+        if problem.remedy:
+            lines += wrapped(f"{marks.arrow} {problem.remedy}", width, "plain", "  ")
+    return lines or wrapped("Everything that is typed counts at once. Escape goes back to the form.", width, "dim")
 
 
 def form_title(form: Form) -> str:

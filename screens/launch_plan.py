@@ -1,15 +1,16 @@
 """What would a pipeline do and need, next to what there is? The answer of `runs.plan`, as lines."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.cells import cell_len
 
 from eagle3ops.screens.glyphs import Glyphs, bar
+from eagle3ops.screens.launch_marks import marks_of
 from eagle3ops.screens.machine import mapping, number
-from eagle3ops.screens.machine_tables import Line, cell
+from eagle3ops.screens.machine_tables import ABSENT, Line, cell
 from eagle3ops.words import human_bytes, human_seconds, plain
 
 
@@ -39,7 +40,12 @@ def wrapped(text: str, width: int, look: str, indent: str = "") -> list[Line]:
 
 def due_stages(plan: Mapping[str, Any]) -> list[Mapping[Any, Any]]:
     """The stages that would run."""
-    return [stage for stage in _stages(plan) if stage.get("done") is not True]
+    return due_of(_stages(plan))
+
+
+def due_of(stages: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
+    """Those of some stages that would run."""
+    return [stage for stage in stages if stage.get("done") is not True]
 
 
 def _stages(plan: Mapping[str, Any]) -> list[Mapping[Any, Any]]:
@@ -56,41 +62,62 @@ def plan_lines(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: Room) 
         glyphs: what bars are drawn with.
         gpus: what the machine has.
     """
+    marks = marks_of(glyphs)
     lines: list[Line] = []
     if plan.get("refused"):
-        lines += wrapped(f"{glyphs.bad} REFUSED  {plan['refused']}", width, "bad")
+        lines += wrapped(f"{marks.bad} REFUSED  {plan['refused']}", width, "bad")
         if plan.get("remedy"):
-            lines += wrapped(f"{glyphs.arrow} {plan['remedy']}", width, "plain", "  ")
+            lines += wrapped(f"{marks.arrow} {plan['remedy']}", width, "plain", "  ")
         lines.append(())
     stages = _stages(plan)
     if not stages:
         return [*lines, (("The answer names no stage.", "warn"),)]
-    tight = width < 60
+    columns = _columns(stages, width)
     name = min(12, max(5, *(cell_len(plain(stage.get("stage", ""))) for stage in stages)))
-    heads = [cell("stage", name, glyphs), cell("state", 10, glyphs), cell("tokens", 8, glyphs, right=True)]
-    heads += [cell(word, 10, glyphs, right=True) for word in ("disk", *(() if tight else ("memory", "GPU")), "time")]
+    heads = [cell("stage", name, glyphs), cell("state", STATE, glyphs)]
+    heads += [cell(word, FIGURE, glyphs, right=True) for word, _, _ in columns]
     lines.append(((" ".join(heads), "head"),))
     for stage in stages:
-        lines += _stage(stage, name, width, glyphs, tight=tight)
+        lines += _stage(stage, name, columns, width, glyphs)
     return [*lines, (), *_sums(plan, width, glyphs, gpus), *_remarks(stages, width, glyphs)]
 
 
-def _stage(stage: Mapping[Any, Any], name: int, width: int, glyphs: Glyphs, *, tight: bool) -> list[Line]:
+STATE, FIGURE = 8, 10
+Column = tuple[str, str, Callable[[float], str]]
+
+
+def _columns(stages: Sequence[Mapping[Any, Any]], width: int) -> list[Column]:
+    """The figures that any stage has, the most telling ones first where there is no room for all."""
+    every: list[Column] = [
+        ("time", "seconds", human_seconds),
+        ("disk", "disk_bytes", human_bytes),
+        ("GPU", "gpu_memory_bytes", human_bytes),
+        ("memory", "memory_bytes", human_bytes),
+        ("tokens", "tokens", _count),
+    ]
+    known = [
+        column
+        for column in every
+        if any(number(mapping(stage.get("forecast")).get(column[1])) is not None for stage in due_of(stages))
+    ]
+    kept = known[: max(1, (width - 12 - 1 - STATE) // (FIGURE + 1))]
+    order = ("tokens", "disk", "memory", "GPU", "time")
+    return sorted(kept, key=lambda column: order.index(column[0]))
+
+
+def _stage(stage: Mapping[Any, Any], name: int, columns: Sequence[Column], width: int, glyphs: Glyphs) -> list[Line]:
+    marks = marks_of(glyphs)
     forecast = mapping(stage.get("forecast"))
-    done = stage.get("done") is True
     title = cell(plain(stage.get("stage", "?")), name, glyphs)
-    if done:
-        return [
-            ((f"{title} ", "dim"), (cell(f"{glyphs.good} reused", 10, glyphs), "good")),
-        ]
-    tokens = number(forecast.get("tokens"))
-    figures = [cell(_count(tokens), 8, glyphs, right=True)]
-    wanted = ("disk_bytes", *(() if tight else ("memory_bytes", "gpu_memory_bytes")))
-    figures += [cell(_bytes(number(forecast.get(key))), 10, glyphs, right=True) for key in wanted]
-    figures.append(cell(_time(number(forecast.get("seconds"))), 10, glyphs, right=True))
+    if stage.get("done") is True:
+        return [((f"{title} ", "dim"), (cell(f"{marks.good} reused", STATE, glyphs), "good"))]
+    figures = []
+    for _, key, told in columns:
+        value = number(forecast.get(key))
+        figures.append(cell(ABSENT if value is None else told(value), FIGURE, glyphs, right=True))
     line: Line = (
         (f"{title} ", "plain"),
-        (cell(f"{glyphs.to_do} runs", 10, glyphs), "history"),
+        (cell(f"{marks.to_do} runs", STATE, glyphs), "history"),
         (" " + " ".join(figures), "plain"),
     )
     why = stage.get("reason")
@@ -108,10 +135,17 @@ def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: Room) -> li
         return [value for one in forecasts if (value := number(one.get(key))) is not None]
 
     lines = [
-        *_need("disk", sum(known("disk_bytes")), number(plan.get("free_bytes")), "free", width, glyphs),
+        *_need(
+            "disk",
+            sum(known("disk_bytes")) if known("disk_bytes") else None,
+            number(plan.get("free_bytes")),
+            "free",
+            width,
+            glyphs,
+        ),
         *_need(
             "memory",
-            max(known("memory_bytes"), default=0.0),
+            max(known("memory_bytes"), default=None),
             number(plan.get("available_memory_bytes")),
             "available",
             width,
@@ -128,7 +162,9 @@ def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: Room) -> li
             told = f"       only {human_bytes(gpus.free)} of GPU memory are free now: it may have to wait for a lease"
             lines += wrapped(told, width, "warn")
     seconds = known("seconds")
-    unknown = [plain(stage.get("stage")) for stage in due if number(mapping(stage.get("forecast")).get("seconds")) is None]
+    unknown = [
+        plain(stage.get("stage")) for stage in due if number(mapping(stage.get("forecast")).get("seconds")) is None
+    ]
     told = human_seconds(sum(seconds)) if seconds else "not known yet"
     lines.append((("time   ", "head"), (told, "plain")))
     if unknown and seconds:
@@ -138,18 +174,21 @@ def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: Room) -> li
     return lines
 
 
-def _need(word: str, need: float, there: float | None, how: str, width: int, glyphs: Glyphs) -> list[Line]:
+def _need(word: str, need: float | None, there: float | None, how: str, width: int, glyphs: Glyphs) -> list[Line]:
+    if need is None:
+        told = "not forecast" + (f"; {human_bytes(there)} {how}" if there is not None else "")
+        return [((f"{word:<7}", "head"), (told, "dim"))]
     share = need / there if there else None
     look = "plain" if share is None or share <= 0.8 else "warn" if share <= 1 else "bad"
     told = f"{human_bytes(need)} of {human_bytes(there)} {how}" if there is not None else human_bytes(need)
     if share is not None:
-        # Never 0 % for something, never 100 % for what does not fit.
-        percent = f"{share:.0%}" if share >= 0.01 or not need else "under 1%"
-        told += f", {percent}"
+        # Never 0 % for something.
+        told += f", {share:.0%}" if share >= 0.01 or not need else ", under 1%"
     line: Line = ((f"{word:<7}", "head"), (told, look))
     room = width - 8 - cell_len(told)
     if share is not None and room >= 8:
-        line = (*line, (" ", "plain"), (bar(min(1.0, share), min(20, room), glyphs), look if look != "plain" else "history"))
+        drawn = bar(min(1.0, share), min(20, room), glyphs)
+        line = (*line, (" ", "plain"), (drawn, look if look != "plain" else "history"))
     return [line]
 
 
@@ -162,18 +201,8 @@ def _remarks(stages: Sequence[Mapping[Any, Any]], width: int, glyphs: Glyphs) ->
     return [(), *lines] if lines else []
 
 
-def _count(value: float | None) -> str:
-    if value is None:
-        return "-"
-    for limit, size, unit in ((1e4, 1.0, ""), (1e7, 1e3, "k"), (1e10, 1e6, "M")):
+def _count(value: float) -> str:
+    for limit, size, unit in ((1e4, 1.0, ""), (1e7, 1e3, " k"), (1e10, 1e6, " M")):
         if value < limit:
             return f"{value / size:,.0f}{unit}"
-    return f"{value / 1e9:,.0f}G"
-
-
-def _bytes(value: float | None) -> str:
-    return "-" if value is None else human_bytes(value)
-
-
-def _time(value: float | None) -> str:
-    return "-" if value is None else human_seconds(value)
+    return f"{value / 1e9:,.0f} G"

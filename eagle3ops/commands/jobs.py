@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from uuid import uuid4
 
 from eagle3ops import locations

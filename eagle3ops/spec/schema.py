@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -52,7 +53,7 @@ def _words_below_fields(model: type[BaseModel]) -> dict[str, str]:
             # Made while the program runs, or its source is not here.
             continue
         body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
-        for field, below in zip(body, body[1:], strict=False):
+        for field, below in itertools.pairwise(body):
             if (
                 isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)

@@ -16,7 +16,9 @@ SCALARS = st.one_of(
     st.integers(-(10**30), 10**30),
     st.floats(),
     TEXT,
-    st.sampled_from(["no", "~", "1e5", "0o7", "2e-4", "- x", "a: b", "<think>", "12:30", "...", "---", "a #b", " a", "null"]),
+    st.sampled_from(
+        ["no", "~", "1e5", "0o7", "2e-4", "- x", "a: b", "<think>", "12:30", "...", "---", "a #b", " a", "null"]
+    ),
 )
 KEYS = st.sampled_from(["a", "b", "stages", "lr", "x-y", "A key", "1", "null", "é", "#", ""])
 VALUES = st.recursive(
@@ -78,7 +80,10 @@ def test_what_was_taken_out_is_gone_and_the_rest_is_there(data: dict[str, Any], 
 
 
 def test_remarks_order_and_layout_stay() -> None:
-    text = "# why\nschema: 1   # one\nstages:\n  train:   # the drafter\n    lr: 2e-4 # slow\n    epochs: 6\n  bench: {batch: 4}\n"
+    text = (
+        "# why\nschema: 1   # one\nstages:\n  train:   # the drafter\n    lr: 2e-4 # slow\n    epochs: 6\n"
+        "  bench: {batch: 4}\n"
+    )
     text = set_value(text, ("stages", "train", "lr"), 0.001)
     text = set_value(text, ("stages", "bench", "max_gap"), 0.1)
     text = set_value(text, ("stages", "train", "dtype"), "float32")
