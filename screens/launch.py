@@ -67,10 +67,15 @@ class Launch(LaunchDeeds):
         self._rows: list[Row] = []
         self._selected: tuple[str, ...] | None = None
         self._wanted = ""
+        self._raw = False
+        """Whether the text is shown instead of the form."""
+        self._searching = False
+        self._on_plan = False
+        """Whether the plan is in front, where there is no room for both."""
         self._before: str | None = None
         """The text before the field that is being edited was touched; None while none is."""
         self._painted: tuple[object, ...] = ()
-        self._titles: dict[str, str] = {}
+        self._titles: dict[str, tuple[str, str]] = {}
         self._shown_form: Form | None = None
         self._settling: Timer | None = None
         self._keeping: Timer | None = None
@@ -96,8 +101,42 @@ class Launch(LaunchDeeds):
 
     def on_resize(self, _: events.Resize) -> None:
         """Two pages where there is no room for both."""
-        self.set_class(self.size.width < NARROW, "narrow")
         self.set_class(self.size.height < LOW, "low")
+        self._arrange()
+
+    @property
+    def _narrow(self) -> bool:
+        return self.size.width < NARROW
+
+    def _arrange(self, focus: str = "") -> None:
+        """Show the panes that are wanted now, so that one of them can have the keys at once."""
+        narrow = self._narrow
+        self.set_class(narrow, "narrow")
+        wanted = {
+            "left": not (narrow and self._on_plan),
+            "right": not narrow or self._on_plan,
+            "form": not self._raw,
+            "text": self._raw,
+            "value": self._before is not None,
+            "words": self._searching,
+        }
+        for name, display in wanted.items():
+            self.query_one(f"#{name}").display = display
+        if focus:
+            self.query_one(focus).focus()
+        self.refresh_bindings()
+        self._glance()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """No key for what a field would take as a letter."""
+        if action == "search" and (self._raw or self._searching or self._before is not None):
+            return False
+        return super().check_action(action, parameters)
+
+    def on_screen_resume(self) -> None:
+        """Back in the room: runs have gone on, disks have filled up."""
+        if self.desk.form is not None and self.desk.verdict is not None:
+            self.check_now()
 
     async def on_unmount(self) -> None:
         """Write down what was typed last."""
@@ -119,7 +158,8 @@ class Launch(LaunchDeeds):
         state = (
             (form.text, form.job, form.problems, form.origin) if form is not None else None,
             (desk.verdict, desk.trouble, desk.asking, desk.taken_up, self.console.link.state.kind, gpus),
-            (frozenset(self._folded), self._selected, self._wanted, self.size, widths, self.app.theme, self.classes),
+            (frozenset(self._folded), self._selected, self._wanted, self.size, widths, self.app.theme),
+            (self._raw, self._before is not None, self._on_plan),
         )
         if state == self._painted:
             return
@@ -135,7 +175,7 @@ class Launch(LaunchDeeds):
         if self._shown_form is None:
             self._folded = form.folded_at_first(self.query_one("#form", Table).room.height)
         self._shown_form = form
-        if self.has_class("raw"):
+        if self._raw:
             self._fill_text(form)
         self.touched(at_once=True)
 
@@ -161,14 +201,14 @@ class Launch(LaunchDeeds):
         moved = cursor != table.cursor
         table.show((), lines, cursor)
         if moved:
-            table.reveal()
+            # Once it is known how far it scrolls.
+            self.call_after_refresh(table.reveal)
         told = form_title(form)
         if self._wanted:
             told += f"   only: {plain(self._wanted)}"
-        short = short_words(self.desk, glyphs)
-        self._entitle("form", told + (f"   {short}" if self.has_class("narrow") else ""))
+        self._entitle("form", told, short_words(self.desk, glyphs) if self._narrow else "")
         self._entitle("text", told)
-        if self.has_class("raw"):
+        if self._raw:
             self._entitle("about", "Text")
             about.show((), text_problems(form, about.room.width, glyphs))
             return
@@ -185,11 +225,12 @@ class Launch(LaunchDeeds):
         lines = verdict_lines(self.desk, pane.room.width, glyphs, gpus)  # type: ignore[arg-type]
         pane.show((), [tuple((text, "stale") for text, _ in line) for line in lines] if stale else lines)
 
-    def _entitle(self, name: str, title: str) -> None:
+    def _entitle(self, name: str, title: str, below: str = "") -> None:
         """A title costs the whole pane a repaint, so only when it changes."""
-        if self._titles.get(name) != title:
-            self._titles[name] = title
-            self.query_one(f"#{name}").border_title = Text(title)
+        if self._titles.get(name) != (title, below):
+            self._titles[name] = title, below
+            pane = self.query_one(f"#{name}")
+            pane.border_title, pane.border_subtitle = Text(title), Text(below)
 
     def _row(self) -> Row | None:
         return next((row for row in self._rows if row.path == self._selected), None)
@@ -206,11 +247,15 @@ class Launch(LaunchDeeds):
         self._glance()
 
     def on_table_moved(self, message: Table.Moved) -> None:
-        """Another line was selected; a click on the one that is selected edits it."""
-        self._end_edit()
-        if message.to < len(self._rows):
+        """Another line was selected."""
+        if message.to < len(self._rows) and self._rows[message.to].path != self._selected:
             self._selected = self._rows[message.to].path
-            self._glance()
+            self._end_edit()
+
+    def on_click(self, event: events.Click) -> None:
+        """A second click edits."""
+        if event.chain == 2 and event.widget is self.query_one("#form"):
+            self.action_edit()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """What is typed counts at once."""
@@ -230,15 +275,13 @@ class Launch(LaunchDeeds):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter: it is as it shall be."""
-        self.set_class(False, "searching")
-        self._end_edit()
-        self.query_one("#form").focus()
-        self._glance()
+        self._searching = False
+        self._end_edit(focus="#form")
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         """The text itself was edited."""
         form = self.desk.form
-        if form is None or not self.has_class("raw") or event.text_area.text == form.text:
+        if form is None or not self._raw or event.text_area.text == form.text:
             return
         form.write(event.text_area.text)
         if form.text != event.text_area.text:
@@ -252,16 +295,16 @@ class Launch(LaunchDeeds):
 
     def refill(self) -> None:
         """The text was changed by something else than typing."""
-        if self.desk.form is not None and self.has_class("raw"):
+        if self.desk.form is not None and self._raw:
             self._fill_text(self.desk.form)
 
-    def _end_edit(self, *, undo: bool = False) -> None:
+    def _end_edit(self, *, undo: bool = False, focus: str = "") -> None:
         form, before = self.desk.form, self._before
         self._before = None
-        self.set_class(False, "editing")
         if undo and before is not None and form is not None and form.text != before:
             form.write(before)
             self.touched()
+        self._arrange(focus)
 
     # Keys
 
@@ -282,9 +325,7 @@ class Launch(LaunchDeeds):
             field.border_title = Text(".".join(row.field.path))
             field.value = form.shown(row.field)
             field.cursor_position = len(field.value)
-            self.set_class(True, "editing")
-            field.focus()
-            self._glance()
+            self._arrange("#value")
 
     def action_turn(self, by: int, fold: bool = False) -> None:
         """The next choice of a setting; a section is folded or unfolded."""
@@ -334,13 +375,9 @@ class Launch(LaunchDeeds):
 
     def action_page(self) -> None:
         """To the plan, or back to the form."""
-        to_plan = (
-            not self.has_class("plan") if self.has_class("narrow") else self.focused is not self.query_one("#plan")
-        )
-        self.set_class(to_plan, "plan")
-        front = "#plan" if to_plan else "#text" if self.has_class("raw") else "#form"
-        self.query_one(front).focus()
-        self._glance()
+        here = self._on_plan if self._narrow else self.focused is self.query_one("#plan")
+        self._on_plan = not here
+        self._arrange("#plan" if self._on_plan else "#text" if self._raw else "#form")
 
     def action_text(self) -> None:
         """The pipeline file as text, or the form again."""
@@ -348,19 +385,16 @@ class Launch(LaunchDeeds):
         if form is None:
             return
         self._end_edit()
-        raw = not self.has_class("raw")
-        self.set_class(raw, "raw")
-        self.set_class(False, "plan")
-        if raw:
+        self._raw, self._on_plan = not self._raw, False
+        if self._raw:
             self._fill_text(form)
-        self.query_one("#text" if raw else "#form").focus()
-        self._glance()
+        self._arrange("#text" if self._raw else "#form")
 
     def action_search(self) -> None:
         """Show the settings that have some words."""
-        if not self.has_class("raw"):
-            self.set_class(True, "searching")
-            self.query_one("#words").focus()
+        if not self._raw and not (self._narrow and self._on_plan):
+            self._searching = True
+            self._arrange("#words")
 
     def action_reset(self) -> None:
         """The selected setting as it was at the start."""
@@ -396,17 +430,18 @@ class Launch(LaunchDeeds):
     def action_back(self) -> None:
         """Out of the field, the search, the text or the plan; else to the room before."""
         if self._before is not None:
-            self._end_edit(undo=True)
-            self.query_one("#form").focus()
-        elif self.has_class("searching") or self._wanted:
+            self._end_edit(undo=True, focus="#form")
+        elif self._searching or self._wanted:
+            row = self._row()
+            if row is not None:
+                # What was found stays in sight.
+                self._folded.discard(row.section.path)
             self._wanted = self.query_one("#words", Input).value = ""
-            self.set_class(False, "searching")
-            self.query_one("#form").focus()
-        elif self.has_class("plan") and self.has_class("narrow"):
+            self._searching = False
+            self._arrange("#form")
+        elif self._on_plan and self._narrow:
             self.action_page()
-        elif self.has_class("raw"):
+        elif self._raw:
             self.action_text()
         else:
             super().action_back()
-            return
-        self._glance()

@@ -93,8 +93,11 @@ class Form:
 
     def write(self, text: str) -> None:
         """Take another text; what no terminal should be sent is left out."""
+        before = self.data
         self.text = text = showable(text)
         self.data, self.broken = _parsed(text)
+        # What was said of another value is no longer true; the host says anew how it is.
+        self.problems = [one for one in self.problems if _same_at(before, self.data, one.path)]
 
     @property
     def editable(self) -> bool:
@@ -221,17 +224,16 @@ class Form:
         return [problem for problem in self.problems if self._belongs(problem, row)]
 
     def _belongs(self, problem: Problem, row: Row) -> bool:
-        path = tuple(problem.path)
+        path, own = tuple(problem.path), row.section.path
         if row.field is not None:
-            return path[: len(row.path)] == row.path
-        own = row.section.path
+            return _touches(path, row.path, own)
         if path[: len(own)] != own:
             return False
         if not own and any(one.path and path[: len(one.path)] == one.path for one in self.sections):
             return False
         # What belongs to a field is told there.
         fields = [*row.section.fields, *self.unknown(row.section)]
-        return not any(path[: len(one.path)] == one.path for one in fields)
+        return not any(_touches(path, one.path, own) for one in fields)
 
     def changes(self) -> list[tuple[Path, Any, bool]]:
         """Path, new value, and whether it stands in the text still, of everything that differs from the start."""
@@ -280,6 +282,24 @@ def _parsed(text: str) -> tuple[Any, str]:
     if not isinstance(data, dict):
         return None, "1:1: expected a map of sections"
     return data, ""
+
+
+def _touches(problem: tuple[str | int, ...], field: Path, section: Path) -> bool:
+    """Whether a problem is one of a field: its own, or of a map within the section that the field is part of."""
+    if len(problem) <= len(section):
+        return False
+    shorter = min(len(problem), len(field))
+    return problem[:shorter] == field[:shorter]
+
+
+def _same_at(before: Any, after: Any, path: tuple[str | int, ...]) -> bool:
+    keys: Path = ()
+    for key in path:
+        if not isinstance(key, str):
+            break
+        keys = (*keys, key)
+    one, other = look_up(before, keys), look_up(after, keys)
+    return one[0] == other[0] and same(one[1], other[1])
 
 
 def _differences(before: Any, after: Any, path: Path) -> Iterator[tuple[Path, Any, bool]]:
