@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -149,7 +150,7 @@ class Desk:
         text = None
         if start.kind == "file":
             path, read = await asyncio.to_thread(read_file, start.name)
-            origin = Origin("file", path, path, read)
+            origin = Origin("file", path, os.path.basename(path), read)
         elif start.kind == "run":
             answer = await self.ask("spec.of_run", run=start.name)
             job = str(answer.get("job") or "pipeline")
@@ -187,7 +188,9 @@ class Desk:
         full = await asyncio.to_thread(save_file, path, text, replace=replace)
         if full is not None:
             now, job = form.text, form.job
-            self.form = Form(form.sections, Origin("file", full, full, text, job), now, job, form.problems)
+            self.form = Form(
+                form.sections, Origin("file", full, os.path.basename(full), text, job), now, job, form.problems
+            )
             with contextlib.suppress(OSError):
                 await self.keep()
         return full
@@ -207,7 +210,8 @@ class Desk:
         with contextlib.suppress(OSError):
             # Before it is asked: a console that is killed meanwhile must not ask under another key.
             await self.keep()
-        source = form.origin.label + ("" if form.untouched else ", changed in the console")
+        came_from = form.origin.name if form.origin.kind == "file" else form.origin.label
+        source = came_from + ("" if form.untouched else ", changed in the console")
         ready = text
         if self.host != "local":
             ready = await as_the_host_needs_it(_Caller(self.ask), text, form.origin.label, tell)

@@ -57,7 +57,7 @@ class ChooseStart(ModalScreen[Start | None]):
             start for start in self._starts if all(word in f"{start.label} {start.what}".lower() for word in words)
         ]
         if looks_like_path(typed):
-            found.insert(0, Start("file", typed.strip(), f"the file {typed.strip()}", "on this machine"))
+            found.insert(0, Start("file", typed.strip(), "that file, on this machine", typed.strip()))
         self._shown = found
         options = self.query_one("#starts", OptionList)
         options.clear_options()

@@ -3,6 +3,7 @@
 A person types into fields or into the text; both change the text, and nothing is kept beside it.
 """
 
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -202,22 +203,14 @@ class Form:
         """Keys in the text that no field stands for, as fields that can be looked at and taken out."""
         if section.path == JOB:
             return
-        at = look_up(self.data, section.path)[1] if section.path else self.data
-        if not isinstance(at, Mapping):
-            return
-        known = {of.path for of in section.fields}
-        inner = {path[:length] for path in known for length in range(1, len(path))}
-        others = {one.path[:1] for one in self.sections if one.path} if not section.path else set()
-        count = 0
-        for key in at:
-            path = (*section.path, str(key))
-            if path in known or path in inner or path in others or path in (("schema",), ("stages",)):
-                # The number of the schema is no setting, and what is wrong with it is told at the section.
-                continue
-            count += 1
-            if count > MOST_UNKNOWN:
-                return
-            yield Field(path, "yaml", plain(key), takes="nothing: there is no such setting")
+        known = {of.path for of in section.fields} | {one.path for one in self.sections}
+        known |= {path[:length] for path in known for length in range(1, len(path))} | {("schema",), ("stages",)}
+        # A stage that does not exist stands with the keys of the pipeline.
+        folders = [section.path] if section.path else [(), ("stages",)]
+        keys = ((*folder, str(key)) for folder in folders for key in _keys(look_up(self.data, folder)[1]))
+        for path in itertools.islice((path for path in keys if path not in known), MOST_UNKNOWN):
+            label = plain(".".join(path[len(section.path) :]))
+            yield Field(path, "yaml", label, takes="nothing: there is no such setting")
 
     def problems_at(self, row: Row) -> list[Problem]:
         """What the loader says against a field, or against a section as such."""
@@ -290,6 +283,10 @@ def _touches(problem: tuple[str | int, ...], field: Path, section: Path) -> bool
         return False
     shorter = min(len(problem), len(field))
     return problem[:shorter] == field[:shorter]
+
+
+def _keys(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Mapping) else []
 
 
 def _same_at(before: Any, after: Any, path: tuple[str | int, ...]) -> bool:

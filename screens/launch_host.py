@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.errors import Eagle3opsError, RequestError, SpecError
+from eagle3ops.errors import Eagle3opsError, HostUnreachable, RequestError, SpecError
 from eagle3ops.screens.launch_form import Problem
 from eagle3ops.spec.yamltree import MAX_BYTES
 from eagle3ops.words import plain
@@ -55,7 +55,9 @@ async def judge(ask: Ask, text: str, job: str, clock: Callable[[], float]) -> Ve
         return Verdict(text, job, clock(), tuple(problems), left_out if isinstance(left_out, int) else 0)
     try:
         plan = await ask("runs.plan", spec_text=text, job=job, source=SOURCE)
-    except RequestError as error:
+    except HostUnreachable:
+        raise
+    except Eagle3opsError as error:
         problem = problem_of(error)
         if problem.path:
             return Verdict(text, job, clock(), (problem,))
