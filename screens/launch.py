@@ -140,13 +140,16 @@ class Launch(LaunchDeeds):
 
     async def on_unmount(self) -> None:
         """Write down what was typed last."""
-        await self.keep_now()
+        await self.keep_now(leave=True)
 
     # What is painted
 
     def look(self) -> None:
         """Paint what has changed."""
         desk, form = self.desk, self.desk.form
+        if desk.host != self.console.link.name:
+            self.change_host()
+            return
         if form is not None and form is not self._shown_form:
             self._take_form(form)
         verdict = desk.fresh

@@ -57,6 +57,13 @@ class LaunchDeeds(Room):
                 self.notify(told, title="Draft taken up")
         self._glance()
 
+    @work(exclusive=True, group="open", exit_on_error=False)
+    async def change_host(self) -> None:
+        """The console looks at another host now: leave the form of the one before, and open that of this one."""
+        await self.keep_now(leave=True)
+        self._desk = None
+        self.open_desk()
+
     @work(exclusive=True, group="check", exit_on_error=False)
     async def check_now(self) -> None:
         """Have the host judge what the form holds."""
@@ -68,12 +75,12 @@ class LaunchDeeds(Room):
         """Write down what was typed."""
         await self.keep_now()
 
-    async def keep_now(self) -> None:
+    async def keep_now(self, *, leave: bool = False) -> None:
         """Write down what was typed; a disk that does not take it is told of once."""
         if self._desk is None:
             return
         try:
-            await self._desk.keep()
+            await self._desk.keep(leave=leave)
             self._told_unkept = False
         except OSError as error:
             if not self._told_unkept and self.is_running:

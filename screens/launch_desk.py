@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -117,8 +118,8 @@ class Desk:
         key = self._key[2] if self._key is not None and self._key[:2] == (form.text, form.job) else ""
         return Draft(form.text, form.job, form.origin, self.clock(), key)
 
-    async def keep(self) -> None:
-        """Write down what the form holds, so that nothing that was typed is lost.
+    async def keep(self, *, leave: bool = False) -> None:
+        """Write down what the form holds, so that nothing that was typed is lost; `leave` when the form is closed.
 
         Raises:
             OSError: it cannot be written.
@@ -126,7 +127,7 @@ class Desk:
         async with self._keeping:
             draft = self._draft()
             if draft is not None:
-                await asyncio.to_thread(self.drafts.save, draft)
+                await asyncio.to_thread(partial(self.drafts.save, draft, leave=leave))
 
     async def starts(self, runs: Sequence[Any]) -> list[Start]:
         """What a form can be started from."""

@@ -56,8 +56,12 @@ class Drafts:
     def _start(self) -> str:
         return hashlib.sha256(f"{self.host}\0{self.root}".encode()).hexdigest()[:12]
 
-    def save(self, draft: Draft) -> None:
+    def save(self, draft: Draft, *, leave: bool = False) -> None:
         """Keep a draft in place of the one before; one in which nothing was typed need not be kept.
+
+        Args:
+            draft: the form as it stands.
+            leave: for whoever opens the form next; this console is done with it.
 
         Raises:
             OSError: it cannot be written.
@@ -67,7 +71,7 @@ class Drafts:
             return
         if self._mine is None:
             self._mine = self.folder / f"{self._start}-{uuid4().hex[:8]}.json"
-        self._write(self._mine, draft)
+        self._write(self._mine, draft, owned=not leave)
 
     def forget(self) -> None:
         """The draft is of no use any more."""
@@ -129,9 +133,8 @@ class Drafts:
                         found.append(draft)
         return sorted(found, key=lambda draft: draft.saved, reverse=True)
 
-    def _write(self, path: Path | None, draft: Draft) -> None:
-        assert path is not None
-        me = identify(os.getpid())
+    def _write(self, path: Path, draft: Draft, *, owned: bool = True) -> None:
+        me = identify(os.getpid()) if owned else None
         self.folder.mkdir(parents=True, exist_ok=True)
         data = {
             "schema": 1,

@@ -344,13 +344,13 @@ def as_typed(of: Field, value: Any) -> str:
 
 
 def _unescaped(typed: str) -> str:
-    """`"two\\nlines"` in quotation marks stands for text that cannot be typed; everything else for itself."""
-    if len(typed) > 1 and typed[0] == typed[-1] == '"' and "\\" in typed:
+    """`"two\\nlines"` in quotation marks stands for what is between them; all else for itself."""
+    if len(typed) > 1 and typed[0] == typed[-1] == '"':
         try:
             value = read_tree(typed, "field").data
         except SpecError:
             return typed
-        if isinstance(value, str) and not value.isprintable():
+        if isinstance(value, str):
             return value
     return typed
 

@@ -185,7 +185,7 @@ def test_why_there_is_no_command() -> None:
     assert "taken out" in made.command("local", None)[1]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.sampled_from(list(FIELDS.values())), JSON | st.text(max_size=20))
 def test_a_value_is_typed_as_it_is_shown(field: Field, value: Any) -> None:
     if isinstance(value, str):
@@ -199,7 +199,7 @@ def test_a_value_is_typed_as_it_is_shown(field: Field, value: Any) -> None:
     assert shown.isprintable() or not isinstance(value, str)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from(list(FIELDS.values())), st.text(max_size=12)), max_size=4), st.integers(8, 120)
 )
@@ -305,6 +305,11 @@ def test_drafts_outlive_their_console(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (found.text, found.job, found.origin, found.key) == (TINY + "seed: 1\n", "train", origin, "key")
     other.forget()
     assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    one.save(Draft(TINY + "seed: 2\n", "pipeline", origin), leave=True)
+    left = other.take_up()
+    assert left is not None
+    assert left.text == TINY + "seed: 2\n"
 
 
 def test_what_was_put_away_is_kept_for_a_while(tmp_path: Path) -> None:
