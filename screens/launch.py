@@ -15,7 +15,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.screens.base import named
 from eagle3ops.screens.clipboard import copy
 from eagle3ops.screens.launch_deeds import LaunchDeeds
-from eagle3ops.screens.launch_form import Form, Row
+from eagle3ops.screens.launch_form import LONGEST, Form, Row
 from eagle3ops.screens.launch_lines import about_lines, form_lines, form_title, text_problems
 from eagle3ops.screens.launch_plan import gpu_room
 from eagle3ops.screens.launch_verdict import plan_words, short_words, verdict_lines
@@ -320,6 +320,8 @@ class Launch(LaunchDeeds):
             self.action_turn(1, fold=True)
         elif not form.editable:
             self.notify("The text is no YAML; mend it there (v).", severity="warning")
+        elif len(form.shown(row.field)) > LONGEST:
+            self.notify("It is too long for a field; edit it in the text (v).", severity="warning")
         elif row.field.fixed:
             self.notify(f"{row.field.label}: {row.field.takes}.", markup=False)
         else:

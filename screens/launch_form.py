@@ -6,7 +6,7 @@ A person types into fields or into the text; both change the text, and nothing i
 import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3ops.errors import SpecError
@@ -16,6 +16,8 @@ from eagle3ops.spec.yamltree import read_tree
 from eagle3ops.words import plain
 
 MOST_UNKNOWN = 50
+LONGEST = 4096
+"""Characters of a text that a field shows; what is longer is edited in the text itself."""
 JOB: Path = ("--job",)
 """Stands for the job, which no pipeline file names."""
 
@@ -89,6 +91,7 @@ class Form:
     """What the text said at first."""
 
     def __post_init__(self) -> None:
+        self.origin = replace(self.origin, text=showable(self.origin.text))
         self.start = _parsed(self.origin.text)[0]
         self.write(self.text)
 
@@ -335,7 +338,9 @@ def read_typed(of: Field, typed: str) -> Any:
 
 
 def as_typed(of: Field, value: Any) -> str:
-    """What a person would have to type for a value; `read_typed` the other way round."""
+    """What a person would have to type for a value; `read_typed` the other way round, unless it is too long for that."""
+    if isinstance(value, str) and len(value) > LONGEST:
+        return render(value[:LONGEST])
     if value is None and (of.nullable or of.kind in ("text", "choice")):
         return "" if of.nullable else "null"
     if isinstance(value, str) and value.isprintable() and same(read_typed(of, value), value):

@@ -158,6 +158,18 @@ def test_a_text_that_is_no_yaml_can_be_mended_only_as_text() -> None:
     assert made.editable
 
 
+def test_what_would_steer_a_terminal_is_left_out_and_what_is_long_is_cut() -> None:
+    evil = 'name: "\\e[31m"\ntarget: {model: "a\x1b]52;c;aGk=\x07\u202eb", revision: ' + "A" * 100_000 + "}\r\n"
+    made = form(evil)
+    assert made.untouched
+    assert not made.changes()
+    assert made.shown(FIELDS["target", "model"]) == "a]52;c;aGk=b"
+    assert made.shown(FIELDS["name",]) == '"\\x1b[31m"'
+    assert len(made.shown(FIELDS["target", "revision"])) < 5000
+    made.type(FIELDS["name",], made.shown(FIELDS["name",]))
+    assert made.data["name"] == "\x1b[31m"
+
+
 def test_the_command_line_starts_the_same() -> None:
     made = form()
     made.type(LR, "2e-4")
