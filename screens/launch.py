@@ -320,7 +320,7 @@ class Launch(LaunchDeeds):
             self.action_turn(1, fold=True)
         elif not form.editable:
             self.notify("The text is no YAML; mend it there (v).", severity="warning")
-        elif len(form.shown(row.field)) > LONGEST:
+        elif isinstance(value := form.value(row.field)[0], str) and len(value) > LONGEST:
             self.notify("It is too long for a field; edit it in the text (v).", severity="warning")
         elif row.field.fixed:
             self.notify(f"{row.field.label}: {row.field.takes}.", markup=False)

@@ -338,7 +338,7 @@ def read_typed(of: Field, typed: str) -> Any:
 
 
 def as_typed(of: Field, value: Any) -> str:
-    """What a person would have to type for a value; `read_typed` the other way round, unless it is too long for that."""
+    """What a person would have to type for a value; `read_typed` the other way round, unless it is too long."""
     if isinstance(value, str) and len(value) > LONGEST:
         return render(value[:LONGEST])
     if value is None and (of.nullable or of.kind in ("text", "choice")):
