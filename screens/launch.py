@@ -42,7 +42,13 @@ class Launch(LaunchDeeds):
         *named(
             "launch",
             [
-                Binding("enter", "edit", "Edit", tooltip="Edit the setting, take the next choice, or fold the section"),
+                Binding(
+                    "enter",
+                    "edit",
+                    "Edit",
+                    key_display="enter",
+                    tooltip="Edit the setting, take the next choice, or fold the section",
+                ),
                 Binding("S", "start", "Start", tooltip="Start what the form holds; shows what it comes to, and asks"),
                 Binding("p", "page", "Plan/form", tooltip="Go to the plan, or back to the form"),
                 Binding("v", "text", "Text", tooltip="Edit the pipeline file as text, or go back to the form"),
@@ -160,7 +166,7 @@ class Launch(LaunchDeeds):
         widths = tuple(self.query_one(f"#{name}", Lines).room for name in ("form", "about", "plan"))
         state = (
             (form.text, form.job, form.problems, form.origin) if form is not None else None,
-            (desk.verdict, desk.trouble, desk.asking, desk.taken_up, self.console.link.state.kind, gpus),
+            (desk.verdict, desk.trouble, desk.placing, self.console.link.state.kind, gpus),
             (frozenset(self._folded), self._selected, self._wanted, self.size, widths, self.app.theme),
             (self._raw, self._before is not None, self._on_plan),
         )
@@ -209,7 +215,9 @@ class Launch(LaunchDeeds):
         told = form_title(form)
         if self._wanted:
             told += f"   only: {plain(self._wanted)}"
-        self._entitle("form", told, short_words(self.desk, glyphs) if self._narrow else "")
+        self._entitle(
+            "form", told, short_words(self.desk, self.console.link.state.kind, glyphs) if self._narrow else ""
+        )
         self._entitle("text", told)
         if self._raw:
             self._entitle("about", "Text")

@@ -189,6 +189,11 @@ class LaunchDeeds(Room):
         if self.read_only:
             self.notify("The console is read-only.", title="Start", severity="warning")
             return
+        link = self.console.link
+        if link.state.kind != "connected":
+            told = f"{link.name}: {plain(link.state)}. Nothing can be started until it is back; ctrl+l tries now."
+            self.notify(told, title="Start", severity="warning", markup=False)
+            return
         self._starting = True
         try:
             await self._start()

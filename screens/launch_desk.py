@@ -50,6 +50,8 @@ class Desk:
     trouble: Eagle3opsError | None = None
     """Why the host could not be asked."""
     asking: bool = False
+    placing: bool = False
+    """A start is under way."""
     bundled: dict[str, str] = field(default_factory=dict)
     taken_up: float | None = None
     """When the draft was saved that the form began with; None when it began with something else."""
@@ -216,6 +218,7 @@ class Desk:
         ready = text
         if self.host != "local":
             ready = await as_the_host_needs_it(_Caller(self.ask), text, form.origin.label, tell)
+        self.placing = True
         try:
             answer = await self.ask(
                 "runs.place", spec_text=ready, key=self._key[2], job=job, source=plain(source), forced=forced
@@ -226,6 +229,8 @@ class Desk:
             # It was heard, and nothing was started under this key.
             self._key = None
             raise
+        finally:
+            self.placing = False
         # What was started is no draft any more: from now on, changes are counted from there.
         begun = Origin(
             "run", f"{answer.get('path', '')}/spec.yaml", f"the pipeline of {plain(answer['run'])}", text, job

@@ -13,16 +13,24 @@ from eagle3ops.words import human_bytes, human_seconds, plain
 
 
 def plan_words(desk: Desk, link: str) -> tuple[str, bool]:
-    """The title of the plan, and whether what is below must look stale."""
+    """The title of the plan, and whether what is below must look stale.
+
+    Args:
+        desk: what is filled in, and what the host said of it.
+        link: how the line to the host stands, `connected` when it does.
+    """
+    if desk.placing:
+        return f"STARTING: the answer of {desk.host} is awaited" + ("" if link == "connected" else f" ({link})"), True
     if desk.form is None or desk.verdict is None:
         return "Plan", False
     read = time.strftime("%H:%M:%S", time.localtime(desk.verdict.at))
+    before = "" if desk.fresh is not None else ", before the last change"
+    if link != "connected":
+        return f"STALE: {desk.host} is {link}; of {read}{before}", True
+    if desk.trouble is not None:
+        return f"STALE: {desk.host} cannot be asked; of {read}{before}", True
     if desk.fresh is None:
-        if desk.trouble is not None:
-            return f"STALE: {desk.host} cannot be asked; of {read}, before the last change", True
-        return f"BEING COMPUTED; below: of {read}, before the last change", True
-    if link != "connected" or desk.trouble is not None:
-        return f"STALE: {desk.host} cannot be asked now; read {read}", True
+        return f"BEING COMPUTED; below: of {read}{before}", True
     if desk.fresh.problems:
         return f"{len(desk.fresh.problems)} to mend   read {read}", False
     return f"Plan of {'the pipeline' if desk.form.job == 'pipeline' else desk.form.job}   read {read}", False
@@ -31,12 +39,9 @@ def plan_words(desk: Desk, link: str) -> tuple[str, bool]:
 def verdict_lines(desk: Desk, width: int, glyphs: Glyphs, gpus: Room) -> list[Line]:
     """What the host said last."""
     verdict, trouble = desk.verdict, desk.trouble
-    if trouble is not None and (verdict is None or desk.fresh is None):
+    if trouble is not None and desk.fresh is None:
         lines = wrapped(plain(trouble.what), width, "bad")
-        lines += wrapped(plain(trouble.remedy), width, "plain") if trouble.remedy else []
-        if verdict is None:
-            return lines
-        return [*lines, ()]
+        return [*lines, *(wrapped(plain(trouble.remedy), width, "plain") if trouble.remedy else [])]
     if verdict is None:
         return [(("Nothing planned yet.", "dim"),)]
     if verdict.problems:
@@ -54,11 +59,15 @@ def verdict_lines(desk: Desk, width: int, glyphs: Glyphs, gpus: Room) -> list[Li
     return plan_lines(verdict.plan or {}, width, glyphs, gpus)
 
 
-def short_words(desk: Desk, glyphs: Glyphs) -> str:
+def short_words(desk: Desk, link: str, glyphs: Glyphs) -> str:
     """The plan in a few words, for where it is hidden."""
     marks, verdict = marks_of(glyphs), desk.fresh
+    if desk.placing:
+        return "STARTING"
+    if link != "connected" or desk.trouble is not None:
+        return "plan: STALE"
     if verdict is None:
-        return "plan: being computed" if desk.trouble is None else "plan: STALE"
+        return "plan: being computed"
     if verdict.problems or verdict.trouble is not None or verdict.plan is None:
         return f"{marks.bad} no plan"
     if verdict.refused:

@@ -13,13 +13,16 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from eagle3ops.errors import Eagle3opsError, HostUnreachable, Refused, RequestError
+from eagle3ops.hosts.link import LinkState
 from eagle3ops.locations import state_folder
 from eagle3ops.runs.directory import find_run
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.confirm import Confirm, ConfirmByName
+from eagle3ops.screens.glyphs import BLOCKS
 from eagle3ops.screens.launch import Launch
 from eagle3ops.screens.launch_desk import Desk, Start
 from eagle3ops.screens.launch_draft import Drafts
+from eagle3ops.screens.launch_verdict import plan_words, short_words, summary
 from eagle3ops.settings import resolve
 from eagle3ops.spec.models import Pipeline
 
@@ -107,7 +110,13 @@ async def test_fill_in_mend_start_and_land_in_the_run(toys: Path) -> None:
         await told(pilot, "--set stages.make.parts=2")
         await pilot.press("S")
         await until(pilot, "Start the pipeline toys?", "Runs make, use, end")
-        await pilot.press("n", "S")
+        await pilot.press("n")
+        held, app.link.state = app.link.state, LinkState("waiting", wait_s=9.0)
+        await until(pilot, "STALE: local is waiting")
+        await pilot.press("S")
+        await told(pilot, "Nothing can be started until it is back")
+        app.link.state = held
+        await pilot.press("S")
         await until(pilot, "Start the pipeline toys?")
         await pilot.press("y")
         await told(pilot, ": started")
@@ -352,6 +361,29 @@ async def test_files_of_this_machine_go_to_another_one_with_the_start(
     one.form.write("schema: 1\nnew: x\n")
     await one.place(forced=False, tell=heard.append)
     assert host.asked[-1][1]["spec_text"] == "schema: 1\nnew: x\n"
+
+
+async def test_a_plan_says_of_what_and_of_when_it_is(tmp_path: Path) -> None:
+    host = Host()
+    one = desk(host, tmp_path)
+    assert plan_words(one, "connecting") == ("Plan", False)
+    await one.open()
+    await one.check()
+    assert one.form is not None
+    assert plan_words(one, "connected")[0].startswith("Plan of the pipeline   read ")
+    assert short_words(one, "connected", BLOCKS) == "plan: 0 run"
+    assert plan_words(one, "waiting") == (plan_words(one, "waiting")[0], True)
+    assert "STALE: local is waiting" in plan_words(one, "waiting")[0]
+    assert short_words(one, "waiting", BLOCKS) == "plan: STALE"
+    one.form.write("seed: 8\n")
+    title, stale = plan_words(one, "connected")
+    assert stale
+    assert title.startswith("BEING COMPUTED; below: of ")
+    assert title.endswith(", before the last change")
+    assert short_words(one, "connected", BLOCKS) == "plan: being computed"
+    one.placing = True
+    assert plan_words(one, "waiting")[0] == "STARTING: the answer of local is awaited (waiting)"
+    assert summary(one, "local") == ""
 
 
 async def test_a_judgement_is_of_its_text_only(tmp_path: Path) -> None:
