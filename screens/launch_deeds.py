@@ -6,7 +6,7 @@ from textual import work
 
 from eagle3ops.errors import Eagle3opsError, HostUnreachable, Refused
 from eagle3ops.screens.confirm import Confirm, ConfirmByName
-from eagle3ops.screens.launch_desk import Desk
+from eagle3ops.screens.launch_desk import Desk, Start
 from eagle3ops.screens.launch_dialogs import AskPath, ChooseStart
 from eagle3ops.screens.launch_draft import Drafts
 from eagle3ops.screens.launch_host import Verdict
@@ -104,7 +104,9 @@ class LaunchDeeds(Room):
         desk = self.desk
         if desk.form is None:
             return
-        starts = await desk.starts(self.runs.rows or [])
+        # The run that is looked at first.
+        rows = sorted(self.runs.rows or [], key=lambda row: row.run_id != self.runs.selected)
+        starts = await desk.starts(rows)
         chosen = await self.app.push_screen(ChooseStart(starts), wait_for_dismiss=True)
         if chosen is None:
             return
@@ -121,11 +123,9 @@ class LaunchDeeds(Room):
     @work(exclusive=True, group="begin", exit_on_error=False)
     async def start_from_run(self, run_id: str) -> None:
         """Fill the form with the pipeline of a run; for other rooms."""
-        from eagle3ops.screens.launch_desk import Start
-
-        if self.desk.form is None:
-            await self.desk.open()
         try:
+            if self.desk.form is None:
+                await self.desk.open()
             await self.desk.begin(Start("run", run_id, run_id))
         except Eagle3opsError as error:
             self.notify(plain(error), title=run_id, severity="error", markup=False)
