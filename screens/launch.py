@@ -132,10 +132,13 @@ class Launch(LaunchDeeds):
             self.query_one(focus).focus()
         self.refresh_bindings()
         self._glance()
+        # The form has another height now.
+        self.call_after_refresh(self.query_one("#form", Table).reveal)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """No key for what a field would take as a letter."""
-        if action == "search" and (self._raw or self._searching or self._before is not None):
+        """No key for what a field takes for itself."""
+        typing = self._raw or self._searching or self._before is not None
+        if action in ("search", "edit") and typing:
             return False
         return super().check_action(action, parameters)
 
@@ -181,7 +184,7 @@ class Launch(LaunchDeeds):
 
     def _take_form(self, form: Form) -> None:
         """Another form: fold what need not be looked at first."""
-        if self._shown_form is None:
+        if self._shown_form is None or self._shown_form.text != form.text:
             self._folded = form.folded_at_first(self.query_one("#form", Table).room.height)
         self._shown_form = form
         if self._raw:

@@ -152,7 +152,7 @@ def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: Room) -> li
             glyphs,
         ),
     ]
-    need = max(known("gpu_memory_bytes"), default=0.0)
+    need = max(known("gpu_memory_bytes"), default=None)
     if need or gpus.gpus:
         there = gpus.largest if gpus.gpus else None
         lines += _need("GPU", need, there, "on the largest", width, glyphs)
