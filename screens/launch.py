@@ -15,7 +15,7 @@ from eagle3ops.screens.base import named
 from eagle3ops.screens.launch_fill import FillIn
 from eagle3ops.screens.launch_form import Form
 from eagle3ops.screens.launch_lines import about_lines, form_lines, form_title, text_problems
-from eagle3ops.screens.launch_plan import gpu_room
+from eagle3ops.screens.launch_plan import GpuRoom, gpu_room
 from eagle3ops.screens.launch_verdict import plan_words, short_words, verdict_lines
 from eagle3ops.screens.lines import Lines, Table
 from eagle3ops.screens.machine_tables import Line
@@ -117,7 +117,7 @@ class Launch(FillIn):
         if form is not None and form is not self._shown_form:
             self._take_form(form)
         verdict = desk.fresh
-        if verdict is not None and not desk.asking and self.console.clock() - verdict.at > AGAIN_S:
+        if verdict is not None and not desk.asking and self.console.clock() - desk.asked_at > AGAIN_S:
             self.check_now()
         snapshot = self.console.feed.machine.snapshot
         gpus = gpu_room(snapshot.gpus) if snapshot is not None else gpu_room([])
@@ -187,11 +187,11 @@ class Launch(FillIn):
         )
         about.show((), about_lines(form, row, about.room.width, glyphs))
 
-    def _paint_plan(self, gpus: object) -> None:
+    def _paint_plan(self, gpus: GpuRoom) -> None:
         pane, glyphs = self.query_one("#plan", Lines), self.console.glyphs
         title, stale = plan_words(self.desk, self.console.link.state.kind)
         self._entitle("plan", title)
-        lines = verdict_lines(self.desk, pane.room.width, glyphs, gpus)  # type: ignore[arg-type]
+        lines = verdict_lines(self.desk, pane.room.width, glyphs, gpus)
         pane.show((), [tuple((text, "stale") for text, _ in line) for line in lines] if stale else lines)
 
     def _entitle(self, name: str, title: str, below: str = "") -> None:

@@ -202,6 +202,15 @@ class LaunchDeeds(Room):
 
     async def _start(self) -> None:
         desk = self.desk
+
+        def tell(text: str) -> None:
+            self.notify(plain(text), markup=False)
+
+        try:
+            await desk.send_files(tell)
+        except Eagle3opsError as error:
+            self.notify(plain(error), title="Not started: a file cannot be sent", severity="error", markup=False)
+            return
         await desk.check()
         self._glance()
         form, verdict = desk.form, desk.fresh
@@ -257,11 +266,8 @@ class LaunchDeeds(Room):
         return sure is True
 
     async def _place(self, what: str, *, forced: bool) -> None:
-        def tell(text: str) -> None:
-            self.notify(plain(text), markup=False)
-
         try:
-            answer = await self.desk.place(forced=forced, tell=tell)
+            answer = await self.desk.place(forced=forced)
         except Refused as error:
             # It fitted a moment ago, when it was planned.
             if not forced and await self._forced(what, error.what, error.remedy):

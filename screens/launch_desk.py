@@ -5,7 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -14,7 +14,7 @@ from eagle3ops.errors import Eagle3opsError, HostUnreachable
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.launch_draft import Draft, Drafts
 from eagle3ops.screens.launch_fields import sections
-from eagle3ops.screens.launch_form import Form, Origin, job_section
+from eagle3ops.screens.launch_form import Form, Origin, Problem, job_section
 from eagle3ops.screens.launch_host import Ask, Verdict, as_the_host_needs_it, judge, read_file, save_file
 from eagle3ops.words import plain
 
@@ -53,10 +53,14 @@ class Desk:
     placing: bool = False
     """A start is under way."""
     bundled: dict[str, str] = field(default_factory=dict)
+    asked_at: float = 0.0
+    """When the host was last asked, in seconds since 1970."""
     taken_up: float | None = None
     """When the draft was saved that the form began with; None when it began with something else."""
     _key: tuple[str, str, str] | None = None
     """Text, job and idempotency key of a start whose outcome is not known."""
+    _ready: tuple[str, str] | None = None
+    """A text, and what it is for the host: with files of this machine sent there, and named as they are there."""
     _keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -101,17 +105,34 @@ class Desk:
         if form is None:
             return
         text, job = form.text, form.job
-        self.asking = True
+        self.asking, self.asked_at = True, self.clock()
         try:
-            verdict = await judge(self.ask, text, job, self.clock)
+            verdict = await judge(self.ask, text, job, self.clock, ready=self._ready_for(text))
         except Eagle3opsError as error:
             self.trouble = error
         else:
+            if self.host != "local" and any("no such file" in problem.what for problem in verdict.problems):
+                verdict = replace(verdict, problems=tuple(map(_sent_by_start, verdict.problems)))
             self.trouble, self.verdict = None, verdict
             if form.text == text:
                 form.problems = list(verdict.problems)
         finally:
             self.asking = False
+
+    def _ready_for(self, text: str) -> str | None:
+        return self._ready[1] if self._ready is not None and self._ready[0] == text else None
+
+    async def send_files(self, tell: Callable[[str], None]) -> None:
+        """Send files of this machine that the form names to the host, where that is another one.
+
+        Raises:
+            Eagle3opsError: one cannot be sent.
+        """
+        form = self.form
+        if form is not None and self.host != "local" and not form.broken and self._ready_for(form.text) is None:
+            text = form.text
+            ready = await as_the_host_needs_it(_Caller(self.ask), text, form.origin.label, tell)
+            self._ready = text, ready
 
     def _draft(self) -> Draft | None:
         form = self.form
@@ -198,7 +219,7 @@ class Desk:
                 await self.keep()
         return full
 
-    async def place(self, *, forced: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+    async def place(self, *, forced: bool) -> dict[str, Any]:
         """Start what the form holds, once, however often this is asked for: the key goes with the text.
 
         Raises:
@@ -215,9 +236,7 @@ class Desk:
             await self.keep()
         came_from = form.origin.name if form.origin.kind == "file" else form.origin.label
         source = came_from + ("" if form.untouched else ", changed in the console")
-        ready = text
-        if self.host != "local":
-            ready = await as_the_host_needs_it(_Caller(self.ask), text, form.origin.label, tell)
+        ready = self._ready_for(text) or text
         self.placing = True
         try:
             answer = await self.ask(
@@ -251,6 +270,12 @@ class _Caller:
     async def call(self, op: str, /, **args: Any) -> dict[str, Any]:
         """The host's answer about the console's root."""
         return await self.ask(op, **args)
+
+
+def _sent_by_start(problem: Problem) -> Problem:
+    if "no such file" not in problem.what:
+        return problem
+    return replace(problem, remedy=f"where it is a file of this machine, S sends it there first; else {problem.remedy}")
 
 
 def _remark(text: str) -> str:

@@ -42,8 +42,15 @@ class Verdict:
         return bool(self.plan is not None and self.plan.get("refused"))
 
 
-async def judge(ask: Ask, text: str, job: str, clock: Callable[[], float]) -> Verdict:
+async def judge(ask: Ask, text: str, job: str, clock: Callable[[], float], *, ready: str | None = None) -> Verdict:
     """Have a text checked, and planned where it is right.
+
+    Args:
+        ask: asks the host.
+        text: the pipeline file.
+        job: what of it is to run.
+        clock: seconds since 1970.
+        ready: the text as the host needs it, where that is another one: with files of this machine sent there.
 
     Raises:
         Eagle3opsError: the host cannot be asked at all.
@@ -54,7 +61,7 @@ async def judge(ask: Ask, text: str, job: str, clock: Callable[[], float]) -> Ve
     if problems:
         return Verdict(text, job, clock(), tuple(problems), left_out if isinstance(left_out, int) else 0)
     try:
-        plan = await ask("runs.plan", spec_text=text, job=job, source=SOURCE)
+        plan = await ask("runs.plan", spec_text=text if ready is None else ready, job=job, source=SOURCE)
     except HostUnreachable:
         raise
     except Eagle3opsError as error:

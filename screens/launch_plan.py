@@ -15,7 +15,7 @@ from eagle3ops.words import human_bytes, human_seconds, plain
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class GpuRoom:
     """What GPUs there are, as the machine's samples say."""
 
     gpus: int = 0
@@ -25,11 +25,11 @@ class Room:
     """Bytes free on the one that has most free."""
 
 
-def gpu_room(gpus: Sequence[Any]) -> Room:
+def gpu_room(gpus: Sequence[Any]) -> GpuRoom:
     """From the rows of a snapshot."""
     totals = [gpu.mem_total for gpu in gpus if gpu.mem_total is not None]
     free = [gpu.mem_total - gpu.mem_used for gpu in gpus if gpu.mem_total is not None and gpu.mem_used is not None]
-    return Room(len(gpus), max(totals, default=None), max(free, default=None))
+    return GpuRoom(len(gpus), max(totals, default=None), max(free, default=None))
 
 
 def wrapped(text: str, width: int, look: str, indent: str = "") -> list[Line]:
@@ -53,7 +53,7 @@ def _stages(plan: Mapping[str, Any]) -> list[Mapping[Any, Any]]:
     return [stage for stage in found if isinstance(stage, Mapping)] if isinstance(found, list) else []
 
 
-def plan_lines(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: Room) -> list[Line]:
+def plan_lines(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: GpuRoom) -> list[Line]:
     """Stages, what they are forecast to need, what is free, and what stands in the way.
 
     Args:
@@ -124,7 +124,7 @@ def _stage(stage: Mapping[Any, Any], name: int, columns: Sequence[Column], width
     return [line, *(wrapped(f"its output is not trusted: {why}", width, "warn", "  ") if why else [])]
 
 
-def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: Room) -> list[Line]:
+def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: GpuRoom) -> list[Line]:
     """Each need against what is free; nothing is summed that does not add up."""
     due = due_stages(plan)
     if not due:

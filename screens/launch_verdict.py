@@ -6,7 +6,7 @@ from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.launch_desk import Desk
 from eagle3ops.screens.launch_lines import problem_lines
 from eagle3ops.screens.launch_marks import marks_of
-from eagle3ops.screens.launch_plan import Room, due_stages, plan_lines, wrapped
+from eagle3ops.screens.launch_plan import GpuRoom, due_stages, plan_lines, wrapped
 from eagle3ops.screens.machine import mapping, number
 from eagle3ops.screens.machine_tables import Line
 from eagle3ops.words import human_bytes, human_seconds, plain
@@ -36,7 +36,7 @@ def plan_words(desk: Desk, link: str) -> tuple[str, bool]:
     return f"Plan of {'the pipeline' if desk.form.job == 'pipeline' else desk.form.job}   read {read}", False
 
 
-def verdict_lines(desk: Desk, width: int, glyphs: Glyphs, gpus: Room) -> list[Line]:
+def verdict_lines(desk: Desk, width: int, glyphs: Glyphs, gpus: GpuRoom) -> list[Line]:
     """What the host said last."""
     verdict, trouble = desk.verdict, desk.trouble
     if trouble is not None and desk.fresh is None:

@@ -271,10 +271,6 @@ def desk(host: Host, folder: Path) -> Desk:
     return Desk(host.ask, "local", None, lambda: 1.0, Drafts("local", "", folder))
 
 
-def quiet(text: str) -> None:
-    pass
-
-
 async def test_a_start_whose_answer_was_lost_keeps_its_key_over_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,15 +282,15 @@ async def test_a_start_whose_answer_was_lost_keeps_its_key_over_a_crash(
     host.failures = [HostUnreachable("gone"), HostUnreachable("gone")]
     for _ in range(2):
         with pytest.raises(HostUnreachable):
-            await one.place(forced=False, tell=quiet)
+            await one.place(forced=False)
     monkeypatch.setattr("eagle3ops.screens.launch_draft.is_alive", lambda data: False)
     other = desk(host, tmp_path)
     await other.open()
-    await other.place(forced=False, tell=quiet)
+    await other.place(forced=False)
     assert len(set(host.keys)) == 1
     # What was started is no draft any more, and the next start is another one.
     assert _files(tmp_path) == []
-    await other.place(forced=False, tell=quiet)
+    await other.place(forced=False)
     assert len(set(host.keys)) == 2
 
 
@@ -305,11 +301,11 @@ async def test_a_refused_start_and_another_text_have_other_keys(tmp_path: Path) 
     assert one.form is not None
     host.failures = [Refused("full"), HostUnreachable("gone")]
     with pytest.raises(Refused):
-        await one.place(forced=False, tell=quiet)
+        await one.place(forced=False)
     with pytest.raises(HostUnreachable):
-        await one.place(forced=True, tell=quiet)
+        await one.place(forced=True)
     one.form.write("seed: 4\n")
-    await one.place(forced=False, tell=quiet)
+    await one.place(forced=False)
     assert len(set(host.keys)) == 3
 
 
@@ -354,13 +350,26 @@ async def test_files_of_this_machine_go_to_another_one_with_the_start(
     await one.open()
     assert one.form is not None
     one.form.write("schema: 1\nname: x\ntarget: {model: y}\n")
-    await one.place(forced=False, tell=heard.append)
+    await one.send_files(heard.append)
+    await one.check()
+    assert "seed: 77" in host.asked[-1][1]["spec_text"], "it is planned with the files where they are"
+    await one.place(forced=False)
     assert heard == ["sent"]
     assert "seed: 77" in host.asked[-1][1]["spec_text"]
     # A host that is newer knows settings that this console cannot read; it gets the text as it is.
     one.form.write("schema: 1\nnew: x\n")
-    await one.place(forced=False, tell=heard.append)
+    await one.send_files(heard.append)
+    await one.place(forced=False)
     assert host.asked[-1][1]["spec_text"] == "schema: 1\nnew: x\n"
+
+    async def missing(op: str, **arguments: Any) -> dict[str, Any]:
+        if op == "runs.plan":
+            raise RequestError("stages.generate.prompts: /x: no such file", remedy="give one")
+        return await host.ask(op, **arguments)
+
+    one.ask = missing
+    await one.check()
+    assert one.form.problems[0].remedy == "where it is a file of this machine, S sends it there first; else give one"
 
 
 async def test_a_plan_says_of_what_and_of_when_it_is(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from eagle3ops.screens.launch_fields import Field, Section, sections
 from eagle3ops.screens.launch_form import Form, Origin, Problem, Row, as_typed, job_section, read_typed, showable
 from eagle3ops.screens.launch_host import problem_of, problems_of, read_file, save_file
 from eagle3ops.screens.launch_lines import about_lines, form_lines, form_title, text_problems
-from eagle3ops.screens.launch_plan import Room, plan_lines
+from eagle3ops.screens.launch_plan import GpuRoom, plan_lines
 from eagle3ops.screens.yaml_text import same
 from eagle3ops.spec.bundled import bundled
 from eagle3ops.spec.load import parse_pipeline
@@ -272,7 +272,7 @@ def test_errors_lead_to_fields() -> None:
     st.integers(20, 120),
 )
 def test_a_garbled_plan_is_drawn(plan: Any, width: int) -> None:
-    lines = plan_lines(plan if isinstance(plan, dict) else {}, width, BLOCKS, Room(2, 1e9, 1e8))
+    lines = plan_lines(plan if isinstance(plan, dict) else {}, width, BLOCKS, GpuRoom(2, 1e9, 1e8))
     assert all(text.isprintable() for line in lines for text, _ in line)
 
 
@@ -291,7 +291,7 @@ def test_a_plan_says_what_does_not_fit() -> None:
         "refused": "disk: 3.0 GiB are forecast",
         "remedy": "free some space",
     }  # fmt: skip
-    lines = plan_lines(plan, 76, BLOCKS, Room(8, 80 << 30, 10 << 30))
+    lines = plan_lines(plan, 76, BLOCKS, GpuRoom(8, 80 << 30, 10 << 30))
     text = "\n".join("".join(piece for piece, _ in line) for line in lines)
     for words in (
         "✗ REFUSED  disk", "→ free some space", "✓ reused", "● runs", "51 k", "1 min 01 s", "a shard is damaged",
