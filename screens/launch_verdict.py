@@ -72,7 +72,8 @@ def short_words(desk: Desk, link: str, glyphs: Glyphs) -> str:
         return f"{marks.bad} no plan"
     if verdict.refused:
         return f"{marks.bad} REFUSED"
-    return f"plan: {len(due_stages(verdict.plan))} run"
+    due = len(due_stages(verdict.plan))
+    return f"plan: {due} run" if due else "plan: all done already"
 
 
 def summary(desk: Desk, where: str) -> str:

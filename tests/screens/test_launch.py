@@ -380,7 +380,7 @@ async def test_a_plan_says_of_what_and_of_when_it_is(tmp_path: Path) -> None:
     await one.check()
     assert one.form is not None
     assert plan_words(one, "connected")[0].startswith("Plan of the pipeline   read ")
-    assert short_words(one, "connected", BLOCKS) == "plan: 0 run"
+    assert short_words(one, "connected", BLOCKS) == "plan: all done already"
     assert plan_words(one, "waiting") == (plan_words(one, "waiting")[0], True)
     assert "STALE: local is waiting" in plan_words(one, "waiting")[0]
     assert short_words(one, "waiting", BLOCKS) == "plan: STALE"

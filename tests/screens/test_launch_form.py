@@ -211,7 +211,7 @@ def test_a_value_is_typed_as_it_is_shown(field: Field, value: Any) -> None:
     assert shown.isprintable() or not isinstance(value, str)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.sampled_from(list(FIELDS.values())), st.text(max_size=12)), max_size=4), st.integers(8, 120)
 )
