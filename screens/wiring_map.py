@@ -1,4 +1,4 @@
-"""How is the wiring of a run put into lines? Verdict, layer map of all sides, fingerprints, the layers by every name."""
+"""How is the wiring of a run put into lines? Verdict, layer map of all sides, fingerprints, layers by every name."""
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +16,8 @@ from eagle3ops.words import plain
 
 WIDE = 130
 """From this width on map and fingerprints stand side by side."""
+MAP = 91
+"""Cells of a map with all names written out."""
 LEAST_MAP = 8
 """Rows that a map takes at least before it is folded."""
 LAYERS = 2000
@@ -92,7 +94,11 @@ class WiringView:
 def view_of(answer: Mapping[str, Any]) -> WiringView:
     """Take an answer in; what is garbled counts as absent."""
     sides = {str(side.get("side")): side for side in _items(answer.get("sides")) if isinstance(side, Mapping)}
-    verdict, needed, target = mapping(answer.get("verdict")), mapping(answer.get("needed")), mapping(answer.get("target"))
+    verdict, needed, target = (
+        mapping(answer.get("verdict")),
+        mapping(answer.get("needed")),
+        mapping(answer.get("target")),
+    )
     layers = _whole(answer.get("layers"))
     passed = verdict.get("passed")
     named = plain(target.get("name", "")) or plain(target.get("words", ""))
@@ -170,12 +176,14 @@ def wiring_lines(
     width = max(20, width)
     top = verdict_lines(view, width, signs, now)
     if width >= WIDE:
-        left = (width - 4) * 11 // 20
+        left = MAP if width >= MAP + 64 else (width - 4) * 11 // 20
         below = max(LEAST_MAP, height - len(top) - 1)
         map_ = map_lines(view, left, 10_000 if unfolded else below, glyphs)
-        right = [*fingerprint_lines(view, width - 4 - left, signs, glyphs), (), *name_lines(view, width - 4 - left, glyphs)]
-        return [*top, (), *beside(map_, right, left, 4)]
-    prints, names = fingerprint_lines(view, width, signs, glyphs), name_lines(view, width, glyphs)
+        room = width - 4 - left
+        right = [*fingerprint_lines(view, room, signs, glyphs), *needed_lines(view, room), ()]
+        return [*top, (), *beside(map_, [*right, *name_lines(view, room, glyphs)], left, 4)]
+    prints = fingerprint_lines(view, width, signs, glyphs)
+    names = [*name_lines(view, width, glyphs), (), *needed_lines(view, width)]
     rest = height - len(top) - len(prints) - 2
     map_ = map_lines(view, width, 10_000 if unfolded else max(LEAST_MAP, rest), glyphs)
     return [*top, (), *map_, (), *prints, (), *names]
@@ -184,7 +192,9 @@ def wiring_lines(
 def wrapped(text: str, width: int) -> list[str]:
     """The text in lines of at most `width` cells."""
     lines = textwrap.wrap(plain(text), max(1, width), break_long_words=True) or [""]
-    return [piece for line in lines for piece in (chop_cells(line, max(1, width)) if cell_len(line) > width else [line])]
+    return [
+        piece for line in lines for piece in (chop_cells(line, max(1, width)) if cell_len(line) > width else [line])
+    ]
 
 
 def beside(left: Sequence[Line], right: Sequence[Line], width: int, gap: int) -> list[Line]:
@@ -242,9 +252,7 @@ def _folded(count: int, shown: Collection[int]) -> list[range]:
     rows: list[range] = []
     start = 0
     for at in [*sorted(shown), count]:
-        if at - start == 1:
-            rows.append(range(start, at))
-        elif at > start:
+        if at > start:
             rows.append(range(start, at))
         if at < count:
             rows.append(range(at, at + 1))
@@ -257,18 +265,22 @@ def map_lines(view: WiringView, width: int, budget: int, glyphs: Glyphs) -> list
     if view.layers is None:
         return [((cell(view.target or "The target's layers are not known yet.", width, glyphs).rstrip(), "dim"),)]
     signs = signs_of(glyphs)
-    wide = width >= 90
+    wide = width >= MAP - 4
     columns = [_column(view.stored, view.of_stored, view, signs, "stored", wide=wide),
                {k: (f"{signs.said} {_seg(at, wide=wide)}", "plain") for at, k in enumerate(view.trained.boundaries)},
                _column(view.served, view.of_engine, view, signs, "served", wide=wide)]  # fmt: skip
     wanted = {0, view.layers}.union(*columns)
-    hf, name = (18, 22) if wide else (5, 15)
+    hf, name = (17, 18) if wide else (5, 15)
     side = max(8, (width - 7 - name - hf - 5 - 6) // 3)
-    heads = ["stored", "drafter", view.served.label]
+    engine = view.served.label if cell_len(view.served.label) <= side else "engine"
+    heads = ["stored", "drafter", engine]
     head = f"{'':2}{'bound.':>6} {cell('what it is', name, glyphs)} "
     head += f"{cell('HF hidden_states' if wide else 'HF', hf, glyphs)} {'out':>4}  "
     head += " ".join(cell(text, side, glyphs) for text in heads)
-    lines: list[Line] = [((cell(view.target, width, glyphs).rstrip(), "plain"),), ((cell(head, width, glyphs), "head"),)]
+    lines: list[Line] = [
+        ((cell(view.target, width, glyphs).rstrip(), "plain"),),
+        ((cell(head, width, glyphs), "head"),),
+    ]
     for row in fold(view.layers + 1, wanted, max(1, budget - len(lines))):
         if len(row) > 1:
             told = f"{row[0]} to {row[-1]}: {len(row)} boundaries that nobody reads"
@@ -306,8 +318,10 @@ def _seg(at: int, *, wide: bool) -> str:
     return f"segment {at}" if wide else f"seg {at}"
 
 
-def _column(side: Side, judged: Judged | None, view: WiringView, signs: Signs, verb: str, *, wide: bool) -> dict[int, tuple[str, str]]:
-    """By boundary, what a side holds there: measured where there is a verdict, as it says itself where there is none."""
+def _column(
+    side: Side, judged: Judged | None, view: WiringView, signs: Signs, verb: str, *, wide: bool
+) -> dict[int, tuple[str, str]]:
+    """By boundary, what a side holds there: measured where there is a verdict, else as it says itself."""
     found: dict[int, tuple[str, str]] = {}
     if judged is None or not judged.segments:
         for at, k in enumerate(side.boundaries):
@@ -347,23 +361,32 @@ def fingerprint_lines(view: WiringView, width: int, signs: Signs, glyphs: Glyphs
             word = f"{signs.yes} same" if segment.passed else f"{signs.no} differs"
             if not segment.passed and segment.served == segment.trained:
                 word = "? unclear"
-            lines.append(((" ".join(cells), "plain" if segment.passed else "bad"), (f"  {word}", "good" if segment.passed else "bad")))
+            lines.append(
+                (
+                    (" ".join(cells), "plain" if segment.passed else "bad"),
+                    (f"  {word}", "good" if segment.passed else "bad"),
+                )
+            )
     if view.agreement is not None:
         enough = view.least_agreement is None or view.agreement >= view.least_agreement
         least = "" if view.least_agreement is None else f" (at least {view.least_agreement:.0%})"
         told = f"{view.agreement:.1%} of the stored final states predict the engine's own token{least}"
         lines += _hanging(f"{signs.yes if enough else signs.no} ", told, width, "good" if enough else "bad")
-    lines += [((piece, "dim"),) for piece in wrapped(_needed(view), width)]
     return lines
 
 
-def _needed(view: WiringView) -> str:
-    told = "error: relative, to the nearest boundary of the reference model; margin: how many times farther the next is."
+def needed_lines(view: WiringView, width: int) -> list[Line]:
+    """What the figures mean, and which of them pass."""
+    if not view.sides:
+        return []
+    told = (
+        "error: relative, to the nearest boundary of the reference model; margin: how many times farther the next is."
+    )
     if view.most_error is not None and view.least_margin is not None:
         told += f" A segment passes up to {view.most_error:g} and from {view.least_margin:g} x."
     if view.probes is not None and view.probe_tokens is not None:
         told += f" {view.probes} probes of up to {view.probe_tokens} tokens."
-    return told
+    return [((piece, "dim"),) for piece in wrapped(told, width)]
 
 
 def _id(value: int | None) -> str:
@@ -384,13 +407,16 @@ def name_lines(view: WiringView, width: int, glyphs: Glyphs) -> list[Line]:
     """The layers of every side, as each convention writes them."""
     label = max(8, min(26, width - 3 * 16))
     each = max(6, (width - label - 3) // 3)
-    heads = (("boundary", "boundary"), ("HF hidden_states", "hf_hidden_states"), ("layer outputs", "layer_outputs"))
+    hf = "HF hidden_states" if each >= 16 else "HF states"
+    heads = (("boundary", "boundary"), (hf, "hf_hidden_states"), ("layer outputs", "layer_outputs"))
     head = " ".join([cell("says of itself", label, glyphs), *(cell(text, each, glyphs) for text, _ in heads)])
     lines: list[Line] = [((cell(head, width, glyphs), "head"),)]
     for side in (view.stored, view.trained, view.served):
         if not side.boundaries:
             told = side.words or "nothing is known"
-            lines.append(((cell(side.label, label, glyphs), "plain"), (" " + cell(told, width - label - 1, glyphs), "dim")))
+            lines.append(
+                ((cell(side.label, label, glyphs), "plain"), (" " + cell(told, width - label - 1, glyphs), "dim"))
+            )
             continue
         ids = [", ".join(map(str, side.names[key])) if key in side.names else "none" for _, key in heads]
         wrong = side.boundaries != view.trained.boundaries and bool(view.trained.boundaries)

@@ -20,14 +20,14 @@ def advise(answer: Mapping[str, Any]) -> list[str]:
         return []
     if verdict["passed"]:
         return ["Nothing to do: bench and promotion rest on sound wiring."]
-    needed = answer["needed"]
-    sides = verdict["sides"]
+    needed, sides = answer["needed"], verdict["sides"]
+    said, told = told, []
     # Verify judges the stored features first, then the engine.
     if sides and not sides[0]["passed"]:
-        told = _features(sides[0], sides[1] if len(sides) > 1 else None, needed) + told
+        told += _features(sides[0], sides[1] if len(sides) > 1 else None, needed)
     for side in sides[1:]:
         if not side["passed"]:
-            told = _engine(side, answer) + told
+            told += _engine(side, answer)
     agreement, least = verdict["greedy_agreement"], needed["greedy_agreement"]
     if agreement is not None and least is not None and agreement < least:
         told.append(
@@ -35,7 +35,7 @@ def advise(answer: Mapping[str, Any]) -> list[str]:
             "between the reference and the engine. Compare the target's fingerprint and engine.dtype, then extract "
             "again."
         )
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(told)) or said
 
 
 def _declared(answer: Mapping[str, Any]) -> list[str]:
