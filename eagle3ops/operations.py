@@ -2,7 +2,7 @@
 
 from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs
 from eagle3ops.hosts.agent.operation import Operation
-from eagle3ops.outputs import tokens, wiring
+from eagle3ops.outputs import ops_training
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
@@ -10,8 +10,7 @@ _ALL: tuple[Operation, ...] = (
     *ops_events.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_files.OPERATIONS,
-    *wiring.OPERATIONS,
-    *tokens.OPERATIONS,
+    *ops_training.OPERATIONS,
 )
 
 OPERATIONS: dict[str, Operation] = {found.name: found for found in _ALL}

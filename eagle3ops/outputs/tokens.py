@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3ops.answers import AnswerRow
 from eagle3ops.errors import Eagle3opsError, RequestError
-from eagle3ops.hosts.agent.operation import Surroundings, operation
 from eagle3ops.outputs.answer_samples import ANSWERS, AnswerSamples
 from eagle3ops.outputs.shard_samples import Sample, ShardSamples, Survey, draft_vocabulary
 from eagle3ops.outputs.stages import setting, spec_of, stage_output
@@ -33,20 +32,24 @@ Part = str | int
 Spans = list[tuple[int, int]]
 
 
-def tokens(
-    here: Surroundings, *, run: str, split: str = "train", row: int = 0, find: str | None = None, first: int = 0
+def tokens_of(
+    root: Path, run: str, *, split: str = "train", row: int = 0, find: str | None = None, first: int = 0
 ) -> dict[str, Any]:
     """One sample of a run's training data.
 
     Args:
-        row: counted from 0; beyond the last one, the last. find: the next row after `row` whose id holds this text.
-        first: the first token that is sent, for samples of more than 4096.
+        row: counted from 0; beyond the last one, the last.
+        find: the next row after `row` whose id holds this text.
+        first: the first token that is told, for samples of more than 4096.
+
+    Raises:
+        RequestError: there is no such run or split.
     """
     if split not in SPLITS:
         raise RequestError(f"runs.tokens: split is {' or '.join(SPLITS)}, not {split[:60]!a}")
     if row < 0 or first < 0:
         raise RequestError("runs.tokens: row and first are counted from 0")
-    found = find_run(here.root, run)
+    found = find_run(root, run)
     spec = spec_of(found)
     source, samples, words = _samples(found, split, spec)
     answer: dict[str, Any] = {
@@ -290,6 +293,3 @@ def _answer_of(
         # Made from other answers: nothing that stands there is true of it.
         return None
     return found
-
-
-OPERATIONS = (operation("runs.tokens", tokens),)

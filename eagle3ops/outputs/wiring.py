@@ -11,7 +11,6 @@ from typing import Any
 from eagle3ops.eagle3.layers import CONVENTIONS, AuxLayers
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.features.format import HEADER, FeatureHeader
-from eagle3ops.hosts.agent.operation import Surroundings, operation
 from eagle3ops.outputs.stages import setting, spec_of, stage_output
 from eagle3ops.outputs.wiring_advice import advise
 from eagle3ops.runs.directory import RunDirectory, find_run
@@ -25,9 +24,13 @@ SIDES, SEGMENTS = 8, 64
 TEXT = 2000
 
 
-def wiring(here: Surroundings, *, run: str) -> dict[str, Any]:
-    """The layers of every side by every convention, the fingerprints, the verdict, and what to do."""
-    found = find_run(here.root, run)
+def wiring_of(root: Path, run: str) -> dict[str, Any]:
+    """The layers of every side by every convention, the fingerprints, the verdict, and what to do.
+
+    Raises:
+        RequestError: there is no such run.
+    """
+    found = find_run(root, run)
     spec = spec_of(found)
     target = _target(found)
     stored = _stored(found, target.get("layers"))
@@ -230,6 +233,3 @@ def _segment(segment: dict[str, Any]) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     return value[:TEXT] if isinstance(value, str) else ""
-
-
-OPERATIONS = (operation("runs.wiring", wiring),)
