@@ -260,7 +260,7 @@ def shown(texts: Sequence[Text] | None, token_id: int, signs: Signs, *, edges: b
                 run.append(character)
         yield from ((one, False) for one in run)
         run = []
-    if not texts and not several:
+    if not several and not any(isinstance(part, int) for part in texts):
         yield code("")
 
 

@@ -116,6 +116,8 @@ class TokenText(TokenLines, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select the token under the mouse."""
-        at = event.y + int(self.scroll_offset.y)
-        if 0 <= at < len(self._rows) and (found := token_at(self._rows[at], event.x)) is not None:
-            self._want(found)
+        place = event.get_content_offset(self)
+        at = int(self.scroll_offset.y) + place.y if place is not None else -1
+        if place is not None and 0 <= at < len(self._rows):
+            found = token_at(self._rows[at], place.x)
+            self._want(self._at if found is None else found)

@@ -271,7 +271,7 @@ def map_lines(view: WiringView, width: int, budget: int, glyphs: Glyphs) -> list
                _column(view.served, view.of_engine, view, signs, "served", wide=wide)]  # fmt: skip
     wanted = {0, view.layers}.union(*columns)
     hf, name = (17, 18) if wide else (5, 15)
-    side = max(8, (width - 7 - name - hf - 5 - 6) // 3)
+    side = max(8, (width - name - hf - 19) // 3)
     engine = view.served.label if cell_len(view.served.label) <= side else "engine"
     heads = ["stored", "drafter", engine]
     head = f"{'':2}{'bound.':>6} {cell('what it is', name, glyphs)} "
@@ -405,13 +405,19 @@ def _margin(segment: Segment) -> str:
 
 def name_lines(view: WiringView, width: int, glyphs: Glyphs) -> list[Line]:
     """The layers of every side, as each convention writes them."""
-    label = max(8, min(26, width - 3 * 16))
+    sides = (view.stored, view.trained, view.served)
+    label = min(max(cell_len(side.label) for side in sides), max(8, width // 3)) + 1
     each = max(6, (width - label - 3) // 3)
     hf = "HF hidden_states" if each >= 16 else "HF states"
     heads = (("boundary", "boundary"), (hf, "hf_hidden_states"), ("layer outputs", "layer_outputs"))
-    head = " ".join([cell("says of itself", label, glyphs), *(cell(text, each, glyphs) for text, _ in heads)])
+    head = " ".join(
+        [
+            cell("by its own account" if label > 18 else "by itself", label, glyphs),
+            *(cell(text, each, glyphs) for text, _ in heads),
+        ]
+    )
     lines: list[Line] = [((cell(head, width, glyphs), "head"),)]
-    for side in (view.stored, view.trained, view.served):
+    for side in sides:
         if not side.boundaries:
             told = side.words or "nothing is known"
             lines.append(
