@@ -315,7 +315,7 @@ def fact_lines(view: TokensView, width: int, glyphs: Glyphs) -> list[Line]:
     """Which sample it is, how much of it is trained on, how that compares with its split, and what the looks mean."""
     signs, sample = signs_of(glyphs), view.sample
     place = f"sample {view.row + 1:,} of {view.rows:,}" if view.row is not None and view.rows else "no sample"
-    source = {"features": "from the feature shards", "answers": "from the answers: not extracted yet"}.get(
+    source = {"features": "from the feature shards", "answers": "from the answers"}.get(
         view.source, ""
     )
     head = "  ".join(part for part in (place, view.split, sample.id if sample else "", source) if part)
