@@ -311,13 +311,11 @@ def token_at(row: Row, column: int) -> int | None:
 # What is said of the sample and of one token.
 
 
-def fact_lines(view: TokensView, width: int, glyphs: Glyphs) -> list[Line]:
+def fact_lines(view: TokensView, width: int, glyphs: Glyphs, *, tall: bool = False) -> list[Line]:
     """Which sample it is, how much of it is trained on, how that compares with its split, and what the looks mean."""
     signs, sample = signs_of(glyphs), view.sample
     place = f"sample {view.row + 1:,} of {view.rows:,}" if view.row is not None and view.rows else "no sample"
-    source = {"features": "from the feature shards", "answers": "from the answers"}.get(
-        view.source, ""
-    )
+    source = {"features": "from the feature shards", "answers": "from the answers"}.get(view.source, "")
     head = "  ".join(part for part in (place, view.split, sample.id if sample else "", source) if part)
     lines: list[Line] = [((cell(head, width, glyphs).rstrip(), "head"),)]
     for words in (view.words, view.tokenizer_words):
@@ -325,6 +323,7 @@ def fact_lines(view: TokensView, width: int, glyphs: Glyphs) -> list[Line]:
     if sample is not None:
         lines += [((piece, "plain"),) for piece in wrapped(_counted(view, sample), width)]
         lines += _density_lines(view, sample, width, glyphs)
+        lines += _missed_most(view, width, glyphs) if tall else []
         lines.append(_legend(width, signs))
     return lines
 
@@ -389,6 +388,25 @@ def _density_lines(view: TokensView, sample: SampleView, width: int, glyphs: Gly
         else [line, ((cell(told.strip(), width, glyphs).rstrip(), "plain"),)]
     )
     return [*lines, *([((cell("; ".join(warn), width, glyphs).rstrip(), "warn"),)] if warn else [])]
+
+
+def _missed_most(view: TokensView, width: int, glyphs: Glyphs) -> list[Line]:
+    """Which tokens of the split the draft vocabulary lacks most."""
+    signs = signs_of(glyphs)
+    line = [("missed most in the split:", "dim")]
+    for one in _items(view.density.get("missed_most")):
+        if not isinstance(one, list) or len(one) != 3 or _whole(one[0]) is None or _whole(one[1]) is None:
+            continue
+        text = "".join(piece for piece, _ in shown(_texts(one[2]), one[0], signs, edges=True))
+        parts = [
+            ("  ", "plain"),
+            (f"{signs.missed}{cell(text, min(20, cell_len(text)), glyphs)}", "missed"),
+            (f" {one[1]:,}", "plain"),
+        ]
+        if sum(cell_len(part) for part, _ in [*line, *parts]) > width:
+            break
+        line += parts
+    return [tuple(line)] if len(line) > 1 else []
 
 
 def _legend(width: int, signs: Signs) -> Line:

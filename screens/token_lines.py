@@ -75,7 +75,10 @@ class TokenText(TokenLines, can_focus=True):
 
     def _reveal(self, row: int) -> None:
         top, room = int(self.scroll_offset.y), self.room.height
-        if row < top:
+        if not top - room <= row <= top + 2 * room:
+            # From far away: with something of what comes before.
+            self.scroll_to(y=max(0, row - room // 3), animate=False)
+        elif row < top:
             self.scroll_to(y=row, animate=False)
         elif row >= top + room > 0:
             self.scroll_to(y=row - room + 1, animate=False)

@@ -16,6 +16,8 @@ from eagle3ops.screens.token_flow import TokensView, fact_lines, flow, token_lin
 from eagle3ops.screens.token_lines import TokenLines, TokenText
 
 SPLITS = ("train", "heldout")
+TALL = 30
+"""From so many rows on there is room for what is missed most."""
 WINDOW = 4096
 """Tokens that are asked for at once: the host sends no more."""
 
@@ -96,7 +98,7 @@ class Tokens(RunRoom):
         view, glyphs = self._view, self.console.glyphs
         if view is None or not facts.room.width:
             return
-        facts.show((), fact_lines(view, facts.room.width, glyphs))
+        facts.show((), fact_lines(view, facts.room.width, glyphs, tall=self.size.height >= TALL))
         sample = view.sample
         if sample is None:
             text.put((), 0, 0)

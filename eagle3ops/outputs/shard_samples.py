@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 BINS = 20
 """Of the histogram of mask density."""
+MISSED_MOST = 16
+"""Tokens that are named among those that the draft vocabulary lacks."""
 SURVEY_TOKENS = 8_000_000
 """Tokens that a survey of a split reads at most; 5 bytes each."""
 
@@ -42,6 +44,8 @@ class Survey:
     """Rows that train nothing."""
     full: int = 0
     """Rows without a masked token."""
+    missed_most: list[tuple[int, int]] = field(default_factory=list)
+    """Ids of the tokens that are missed most, with how often."""
     bins: list[int] = field(default_factory=lambda: [0] * BINS)
     """Rows by their share of trained tokens, from 0 to 1."""
 
@@ -124,6 +128,7 @@ class ShardSamples:
 
         found = Survey(missed=None if vocabulary is None else 0)
         step = max(1, -(-self.tokens // SURVEY_TOKENS))
+        counts = np.zeros(0 if vocabulary is None else vocabulary.shape[0], dtype=np.int64)
         for record in self.records[::step]:
             try:
                 with _Opened(self._folder, record) as shard:
@@ -134,9 +139,13 @@ class ShardSamples:
                     if vocabulary is not None and found.missed is not None:
                         ids = shard.part("token_ids", 0, record.tokens)[mask]
                         known = (ids >= 0) & (ids < vocabulary.shape[0])
-                        found.missed += int(ids.shape[0] - vocabulary[ids[known]].sum())
+                        lacking = ids[known][~vocabulary[ids[known]]]
+                        found.missed += int(ids.shape[0] - known.sum() + lacking.shape[0])
+                        counts += np.bincount(lacking, minlength=counts.shape[0])
             except Eagle3opsError:
                 continue
+        most = np.argsort(-counts, kind="stable")[:MISSED_MOST].tolist()
+        found.missed_most = [(k, int(counts[k])) for k in most if counts[k]]
         return found
 
 

@@ -75,8 +75,8 @@ def tokens_of(
         answer["found"] = place is not None
         row = row if place is None else place
     answer["row"] = row
-    answer["density"] = _density(samples, vocabulary)
     table = table_of(target.path) if target else TokenTable({}, target_words)
+    answer["density"] = _density(samples, vocabulary, table)
     answer["tokenizer"] = table.words
     try:
         sample = samples.row(row)
@@ -263,7 +263,9 @@ def _known_vocabulary(drafter: Path, vocab_size: int, size: int, mtime_ns: int) 
     return draft_vocabulary(drafter, vocab_size)
 
 
-def _density(samples: ShardSamples | AnswerSamples, vocabulary: "NDArray[Any] | None") -> dict[str, Any]:
+def _density(
+    samples: ShardSamples | AnswerSamples, vocabulary: "NDArray[Any] | None", table: TokenTable
+) -> dict[str, Any]:
     """Kept for the next sample: a survey of a large split reads some ten MiB."""
     of = (samples.mark, None if vocabulary is None else (id(vocabulary), vocabulary.shape[0]))
     if of not in _SURVEYED:
@@ -272,7 +274,9 @@ def _density(samples: ShardSamples | AnswerSamples, vocabulary: "NDArray[Any] | 
             _SURVEYED.pop(next(iter(_SURVEYED)), None)
         # The vocabulary is kept too, so that no other one gets its place in memory.
         _SURVEYED[of] = found, vocabulary
-    return asdict(_SURVEYED[of][0]) | {"of_rows": samples.rows}
+    found = _SURVEYED[of][0]
+    most = [[k, count, parts_of(table.tokens[k].data) if k in table.tokens else None] for k, count in found.missed_most]
+    return asdict(found) | {"of_rows": samples.rows, "missed_most": most}
 
 
 def _answer_of(

@@ -61,6 +61,7 @@ def test_density_counts_the_split(tmp_path: Path) -> None:
     assert density["tokens"] == sum(a + b for a, b in lengths)
     assert density["trained"] == sum(b for _, b in lengths)
     assert (density["missed"], sum(density["bins"]), density["empty"]) == (1, 3, 0)
+    assert density["missed_most"] == [[257, 1, " drafter"]]
     assert told(tmp_path, row=1)["density"] == density
 
 

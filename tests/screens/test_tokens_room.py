@@ -60,7 +60,16 @@ ANSWER = st.fixed_dictionaries(
     optional={
         "row": JSON,
         "rows": JSON,
-        "density": JSON | st.fixed_dictionaries({"rows": st.integers(0, 9), "bins": st.lists(JSON, max_size=20)}),
+        "density": JSON
+        | st.fixed_dictionaries(
+            {
+                "rows": st.integers(0, 9),
+                "bins": st.lists(JSON, max_size=20),
+                "missed_most": st.lists(
+                    st.tuples(JSON | st.integers(0, 9), st.integers(), TEXT | JSON).map(list), max_size=4
+                ),
+            }
+        ),
         "vocabulary": JSON,
         "words": JSON,
         "split": JSON,
@@ -86,7 +95,7 @@ def test_any_answer_becomes_lines_that_fit(answer: dict[str, Any], width: int, e
     view = view_of(answer)
     assert view.sample is not None
     rows = flow(view.sample, width, glyphs, edges=edges)
-    lines = paint(rows, 0) + fact_lines(view, width, glyphs) + token_lines(view.sample, 0, width, glyphs)
+    lines = paint(rows, 0) + fact_lines(view, width, glyphs, tall=True) + token_lines(view.sample, 0, width, glyphs)
     for text in texts(lines):
         assert all(character.isprintable() for character in text)
     assert {piece.token for row in rows for piece in row.pieces} - {-1} == set(range(len(view.sample.ids)))
