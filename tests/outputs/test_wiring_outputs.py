@@ -166,3 +166,19 @@ def test_neither_torch_nor_transformers_is_loaded(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(("served", "code", "words"), [((2, 4, 6), 3, "FAIL"), (None, 0, "PASS")])
+def test_the_command_line_prints_it_and_exits_by_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], served: tuple[int, ...] | None, code: int, words: str
+) -> None:
+    from eagle3ops.cli import main
+
+    made_run(tmp_path, served=served)
+    assert main(["runs", "wiring", "last", "--root", str(tmp_path)]) == code
+    told = capsys.readouterr().out
+    assert told.startswith(RUN)
+    assert words in told
+    assert "engine reference" in told
+    assert main(["runs", "wiring", "last", "--root", str(tmp_path), "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["layers"] == 8
