@@ -73,7 +73,9 @@ class Wiring(RunRoom):
         if self.answer is None:
             self.notify("There is nothing to copy yet.", severity="warning")
             return
-        lines = wiring_lines(view_of(self.answer), REPORT, 0, self.console.glyphs, self.console.clock(), unfolded=True)
+        lines = wiring_lines(
+            view_of(self.answer), REPORT, 10_000, self.console.glyphs, self.console.clock(), unfolded=True
+        )
         text = "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
         where = await copy(text + "\n", self.app.copy_to_clipboard)
         self.notify(where, title="Copied the wiring", markup=False)

@@ -18,6 +18,8 @@ WIDE = 130
 """From this width on map and fingerprints stand side by side."""
 MAP = 91
 """Cells of a map with all names written out."""
+LOW = 30
+"""In a pane of fewer rows the reason is put briefly."""
 LEAST_MAP = 8
 """Rows that a map takes at least before it is folded."""
 LAYERS = 2000
@@ -174,7 +176,7 @@ def wiring_lines(
     """The whole room for a pane of `width` by `height` cells; more rows than that only where folding does not help."""
     signs = signs_of(glyphs)
     width = max(20, width)
-    top = verdict_lines(view, width, signs, now)
+    top = verdict_lines(view, width, signs, now, short=height < LOW and width < WIDE)
     if width >= WIDE:
         left = MAP if width >= MAP + 64 else (width - 4) * 11 // 20
         below = max(LEAST_MAP, height - len(top) - 1)
@@ -207,7 +209,7 @@ def beside(left: Sequence[Line], right: Sequence[Line], width: int, gap: int) ->
     return lines
 
 
-def verdict_lines(view: WiringView, width: int, signs: Signs, now: float) -> list[Line]:
+def verdict_lines(view: WiringView, width: int, signs: Signs, now: float, *, short: bool = False) -> list[Line]:
     """PASS or FAIL, why, when, and what to do."""
     if view.passed is None:
         mark, look = f"{signs.said} no verdict", "warn"
@@ -215,11 +217,23 @@ def verdict_lines(view: WiringView, width: int, signs: Signs, now: float) -> lis
         mark, look = (f"{signs.yes} PASS", "good") if view.passed else (f"{signs.no} FAIL", "bad")
     since = f", judged {age(max(0.0, now - view.judged))} ago" if view.judged is not None else ""
     lines: list[Line] = [((mark, look), (f"  wiring{since}", "dim"))]
-    for reason in view.reason.split("; "):
+    for reason in _briefly(view) if short else view.reason.split("; "):
         lines += _hanging("  ", reason, width, "plain") if reason else []
     for advice in view.advice:
         lines += _hanging(f"{signs.arrow} ", advice, width, "head" if view.passed is False else "dim")
     return lines
+
+
+def _briefly(view: WiringView) -> list[str]:
+    """The reason in few words, where it is that other layers were found."""
+    wrong = [(side, [segment for segment in side.segments if not segment.passed]) for side in view.sides]
+    wrong = [(side, segments) for side, segments in wrong if segments]
+    if not wrong or any(segment.served == segment.trained for _, segments in wrong for segment in segments):
+        return view.reason.split("; ")
+    return [
+        f"{side.name}: " + ", ".join(f"{_id(one.served)} instead of {_id(one.trained)}" for one in segments)
+        for side, segments in wrong
+    ]
 
 
 def _hanging(mark: str, text: str, width: int, look: str) -> list[Line]:

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_NAMES = {
-    "boundary": "boundary (EAGLE, vLLM, speculators)",
-    "layer_outputs": "layer outputs (SpecForge, ModelOpt, SGLang's eagle_config)",
-    "hf_hidden_states": "hidden_states[k] of Hugging Face",
+_WRITTEN = {
+    "boundary": "boundaries {} (EAGLE, vLLM, speculators)",
+    "layer_outputs": "layer outputs {} (SpecForge, ModelOpt, SGLang's eagle_config)",
 }
 
 
@@ -91,7 +90,7 @@ def _engine(side: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
     names: dict[str, list[int] | None] = next(
         (one["names"] for one in answer["sides"] if one["side"] == "trained" and one["names"]), {}
     )
-    right = "; ".join(f"{_NAMES[name]}: {_listed(ids)}" for name, ids in names.items() if ids and name in _NAMES)
+    right = " or ".join(_WRITTEN[name].format(_listed(ids)) for name, ids in names.items() if ids and name in _WRITTEN)
     shifts = {one - other for one, other in zip(served, trained, strict=True) if one is not None and other is not None}
     if len(shifts) == 1 and 0 not in shifts:
         by = shifts.pop()
@@ -100,7 +99,7 @@ def _engine(side: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
         told = "The right layers in the wrong order: the segments must be joined in the order of training."
     else:
         told = "The engine reads other layers than the drafter was trained on."
-    return [f"{told} Give it the list by its own convention. {right}" if right else told]
+    return [f"{told} Give it {right}, whichever it counts by." if right else told]
 
 
 _MORE_PROBES = (

@@ -59,7 +59,7 @@ def test_the_last_boundary_has_no_number_at_hugging_face(tmp_path: Path) -> None
         ({"served": (2, 4, 6), "serve": {"convention": "boundary", "ids": [2, 4, 6]}}, "aux_layers=null"),
         ({"served": (3, 5, 6)}, "off by +1"),
         ({"served": (5, 4, 2)}, "wrong order"),
-        ({"served": (2, 4, 7)}, "layer outputs (SpecForge, ModelOpt, SGLang's eagle_config): 1, 3, 4"),
+        ({"served": (2, 4, 7)}, "layer outputs 1, 3, 4 (SpecForge"),
         ({"error": 0.4}, "prefix cache"),
         ({"error": 0.09, "served": (2, 4, 5)}, "Nothing to do"),
         ({"stored": (1, 4, 5)}, "extract again"),
