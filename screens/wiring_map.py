@@ -231,7 +231,7 @@ def _briefly(view: WiringView) -> list[str]:
     if not wrong or any(segment.served == segment.trained for _, segments in wrong for segment in segments):
         return view.reason.split("; ")
     return [
-        f"{side.name}: " + ", ".join(f"{_id(one.served)} instead of {_id(one.trained)}" for one in segments)
+        f"{side.name}: boundary " + ", ".join(f"{_id(one.served)} instead of {_id(one.trained)}" for one in segments)
         for side, segments in wrong
     ]
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from made_outputs import TRAIN, made_run
 from rich.cells import cell_len
 from screen_text import shown, until
+from snapshots import Snapshots
+from stage import staged
 from textual.pilot import Pilot
 
 from eagle3ops.outputs.tokens import tokens_of
@@ -238,3 +240,15 @@ async def test_without_samples_it_says_why(tmp_path: Path) -> None:
         await pilot.press("n", "p", "x", "right", "end", "greater_than_sign", "y", "s", "N", "escape", "e")
         await until(pilot, "heldout")
         await until_told(pilot, "There is nothing to copy yet.")
+
+
+async def test_it_looks_as_it_did(snapshots: Snapshots, tmp_path: Path) -> None:
+    made_run(tmp_path)
+    app = staged(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "local: connected", "demo-bbbb")
+        await pilot.press("7")
+        await until(pilot, "sample 1 of 3", "× drafter")
+        await pilot.press("n")
+        await until(pilot, "sample 2 of 3", "[@click=app.quit]")
+        await snapshots.match(pilot, "tokens-80x24")

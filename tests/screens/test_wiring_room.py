@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_outputs import made_run
+from made_outputs import made_run, make_verdict
 from rich.cells import cell_len
 from screen_text import shown, until
+from snapshots import Snapshots
+from stage import DONE, canned_root, staged
 
+from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.outputs.wiring import wiring_of
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
@@ -105,6 +108,7 @@ async def test_a_failing_verdict_in_80_by_24(tmp_path: Path) -> None:
         await pilot.press("6")
         text = await until(pilot, "✗ FAIL", "✗ seg 2", "✗ not served")
         assert "verdict FAIL" in text
+        assert "engine reference: boundary 6 instead of 5" in text
         assert "(--set stages.serve.aux_layers=null)" in text
         await pilot.press("pagedown")
         await until(pilot, "✗ differs")
@@ -188,3 +192,17 @@ def test_the_answer_is_small() -> None:
         NOW,
     )
     assert len(json.dumps(texts(lines))) < 100_000
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_it_looks_as_it_did(snapshots: Snapshots, tmp_path: Path, size: tuple[int, int]) -> None:
+    root = canned_root(tmp_path)
+    folder = next((root / "stages").glob("verify-*/"))
+    make_verdict(folder, AuxLayers((2, 4, 5), 8), None, (2, 4, 6), 0.01, 1.0)
+    app = staged(root)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "local: connected", "tiny")
+        app.runs.select(DONE)
+        await pilot.press("6")
+        await until(pilot, "✗ FAIL", "✗ not served")
+        await snapshots.match(pilot, f"wiring-{size[0]}x{size[1]}")
