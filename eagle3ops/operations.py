@@ -2,8 +2,7 @@
 
 from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs
 from eagle3ops.hosts.agent.operation import Operation
-from eagle3ops.outputs import ops_drafters
-from eagle3ops.outputs import ops_training
+from eagle3ops.outputs import ops_drafters, ops_training
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,

@@ -186,6 +186,8 @@ def flow(sample: SampleView, width: int, glyphs: Glyphs, *, edges: bool) -> tupl
         pieces, used, begun = [], 0, next_token
 
     for token, look in enumerate(sample.looks):
+        if pieces and used + edges + (look == "missed") > room:
+            end(token)
         if edges and pieces:
             pieces.append(Piece(signs.edge, "edge", -1))
             used += 1

@@ -89,8 +89,9 @@ def sample_of(root: Path, **arguments: Any) -> SampleView:
     return sample
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(ANSWER, st.integers(20, 120), st.booleans(), st.booleans())
+@example({"sample": {"ids": [100] * 5}}, 43, True, False)
 @example({"sample": {"ids": [1, 2], "texts": ["a\nb", ["\x1b", 200]], "trained": [[0, 9]]}}, 20, True, True)
 def test_any_answer_becomes_lines_that_fit(answer: dict[str, Any], width: int, edges: bool, plainly: bool) -> None:
     glyphs = ASCII if plainly else BLOCKS
