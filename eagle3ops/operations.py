@@ -2,7 +2,7 @@
 
 from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs, ops_spec
 from eagle3ops.hosts.agent.operation import Operation
-from eagle3ops.outputs import ops_drafters
+from eagle3ops.outputs import ops_drafters, ops_training
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
@@ -11,6 +11,7 @@ _ALL: tuple[Operation, ...] = (
     *ops_events.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_files.OPERATIONS,
+    *ops_training.OPERATIONS,
     *ops_drafters.OPERATIONS,
 )
 

@@ -126,6 +126,10 @@ def runs(args: Namespace, root: str | None, host: str | None, *, json: bool) -> 
         return _show(desk, args.run, json=json)
     if command == "diff":
         return _diff(desk, args.run, args.other, json=json)
+    if command == "wiring":
+        from eagle3ops.commands.wiring import wiring
+
+        return wiring(desk, args.run, json=json)
     if command == "gc":
         return _gc(desk, args, json=json)
     if command == "cancel":
