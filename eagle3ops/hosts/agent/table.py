@@ -1,11 +1,12 @@
 """What can an agent be asked to do? The table of its ops."""
 
-from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs
+from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_processes, ops_runs
 from eagle3ops.hosts.agent.operation import Operation
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
     *ops_runs.OPERATIONS,
+    *ops_processes.OPERATIONS,
     *ops_events.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_files.OPERATIONS,
