@@ -23,10 +23,16 @@ class Glyphs:
     """Where a text was cut."""
     degree: str
     """Before C."""
+    dots: str
+    """The empty cell of braille dots; empty where curves are drawn with letters."""
 
 
-BLOCKS = Glyphs(levels="▁▂▃▄▅▆▇█", full="█", empty="░", branch="├ ", last="└ ", through="│ ", more="…", degree="°")
-ASCII = Glyphs(levels="_.-:=+*#", full="#", empty=".", branch="|-", last="`-", through="| ", more=">", degree=" ")
+BLOCKS = Glyphs(
+    levels="▁▂▃▄▅▆▇█", full="█", empty="░", branch="├ ", last="└ ", through="│ ", more="…", degree="°", dots="\u2800"
+)
+ASCII = Glyphs(
+    levels="_.-:=+*#", full="#", empty=".", branch="|-", last="`-", through="| ", more=">", degree=" ", dots=""
+)
 
 
 def glyphs_of(app: object) -> Glyphs:
