@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -143,6 +144,11 @@ class Table(Lines, can_focus=True):
         def __init__(self, to: int) -> None:
             self.to = to
             super().__init__()
+
+        @property
+        def control(self) -> DOMNode | None:
+            """The table, for who has several."""
+            return self._sender if isinstance(self._sender, DOMNode) else None
 
     def action_move(self, by: int) -> None:
         """Move the cursor by some lines."""

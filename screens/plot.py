@@ -118,7 +118,7 @@ def plot(
     scale, along = _scale(values, log=log, share=unit == "share"), Scale(min(places), max(places), log=False)
     rows = height - 1
     marks = {}
-    for tick in ticks(scale, max(2, rows // 3)):
+    for tick in ticks(scale, max(2, rows // 2 if rows < 12 else rows // 3)):
         marks[_row(scale, tick, rows)] = figure(tick, unit, whole=True)
     left = max(cell_len(text) for text in marks.values())
     # An axis at the left, and at the right a blank and the signs of the curves.
