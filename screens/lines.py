@@ -11,7 +11,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.dom import DOMNode
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -141,14 +140,15 @@ class Table(Lines, can_focus=True):
     class Moved(Message):
         """The cursor is wanted on another line."""
 
-        def __init__(self, to: int) -> None:
+        def __init__(self, to: int, table: "Table") -> None:
             self.to = to
+            self.table = table
             super().__init__()
 
         @property
-        def control(self) -> DOMNode | None:
+        def control(self) -> "Table":
             """The table, for who has several."""
-            return self._sender if isinstance(self._sender, DOMNode) else None
+            return self.table
 
     def action_move(self, by: int) -> None:
         """Move the cursor by some lines."""
@@ -164,13 +164,13 @@ class Table(Lines, can_focus=True):
 
     def _want(self, to: int) -> None:
         if self._lines:
-            self.post_message(self.Moved(min(len(self._lines) - 1, max(0, to))))
+            self.post_message(self.Moved(min(len(self._lines) - 1, max(0, to)), self))
 
     def on_click(self, event: events.Click) -> None:
         """Select the line under the mouse."""
         at = event.y - (1 if self._head else 0) + int(self.scroll_offset.y)
         if 0 <= at < len(self._lines) and not (self._head and event.y == 0):
-            self.post_message(self.Moved(at))
+            self.post_message(self.Moved(at, self))
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""

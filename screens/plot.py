@@ -83,8 +83,8 @@ def ticks(scale: Scale, count: int) -> list[float]:
     if scale.log and low > 0:
         first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
         by = max(1, -(-(last - first + 1) // count))
-        found = [10.0**power for power in range(first, last + 1, by)]
-        return found if len(found) > 1 else [low, high]
+        if last > first:
+            return [10.0**power for power in range(first, last + 1, by)]
     rough = (high / count) - (low / count)
     power = math.floor(math.log10(rough))
     for factor in (1, 2, 5, 10, 20):

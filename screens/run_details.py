@@ -116,8 +116,8 @@ def metric_head(width: int, glyphs: Glyphs) -> Line:
 
 
 def _metric_widths(width: int) -> tuple[int, int]:
-    name = max(8, min(34, width * 2 // 5))
-    return name, max(8, width - name - 8 - 2 - 13)
+    name = max(8, min(34, width - 8 - 10 - 3 - 14))
+    return name, max(6, width - name - 8 - 10 - 3)
 
 
 def metric_line(group: Group, width: int, glyphs: Glyphs) -> Line:
@@ -130,7 +130,7 @@ def metric_line(group: Group, width: int, glyphs: Glyphs) -> Line:
         (cell(group.title, name, glyphs) + " ", "plain"),
         (cell(last, values, glyphs), "bad" if bad else "plain"),
         (f" {group.points:>8,} ", "dim"),
-        (_small(first, 12, glyphs), "history"),
+        (_small(first, 10, glyphs), "history"),
     )
 
 
@@ -181,9 +181,9 @@ def metric_plot(
     """The plot of a group with its legend below."""
     curves, across = curves_of(group)
     unit = group.unit
-    word = {"share": "%", "": "no unit"}.get(unit, unit)
-    scale = ", logarithmic" if log else ""
-    lines: list[Line] = [((group.title, "head"), (f"   {word}{scale}   {read}", "dim"))]
+    word = {"share": "%", "": "no unit", group.name: ""}.get(unit, unit)
+    facts = "   ".join(fact for fact in (word, "logarithmic" if log else "", read) if fact)
+    lines: list[Line] = [((group.title, "head"), (f"   {facts}", "dim"))]
     legend = _legend(group, chosen if len(curves) > 1 else -1, width)
     bad = sum(series.bad for series in group.members.values())
     if bad:

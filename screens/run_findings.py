@@ -108,5 +108,6 @@ def _flat(value: object, prefix: str, depth: int = 0) -> list[tuple[str, str]]:
         return found
     if not prefix:
         return []
-    text = f"{value:.6g}" if isinstance(value, float) else plain(value)
+    words = {True: "yes", False: "no"}
+    text = words[value] if isinstance(value, bool) else f"{value:.6g}" if isinstance(value, float) else plain(value)
     return [(prefix, text if len(text) <= 300 else f"{text[:300]} ...")]

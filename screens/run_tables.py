@@ -135,9 +135,9 @@ def stage_line(stage: StageRow, live: Live | None, now: float, width: int, glyph
 
 
 def _progress(stage: StageRow, width: int, glyphs: Glyphs) -> str:
-    if stage.done is None or stage.status in ("done", "reused", "waiting"):
+    if stage.done is None or stage.status == "waiting":
         return " " * width
-    if not stage.total or stage.total <= 0:
+    if stage.status in ("done", "reused") or not stage.total or stage.total <= 0:
         return cell(f"{stage.done:,.0f} {stage.unit}", width, glyphs)
     share = min(1.0, max(0.0, stage.done / stage.total))
     return bar(share, max(0, width - 6), glyphs) + cell(f"{share:.0%}", min(6, width), glyphs, right=True)
@@ -187,8 +187,8 @@ def stage_detail(
         say("used", ", ".join(used))
     elif live is not None and live.by_pid and stage.status == "running":
         gpu = f", {size(live.gpu_memory)} on GPUs" if live.gpu_memory is not None else ""
-        count = len(live.by_pid)
-        say("uses now", f"{amount(live.cpu, '%')} of a core, {size(live.rss)}{gpu}, {count} processes of the run")
+        count = f"{len(live.by_pid)} process{'es' if len(live.by_pid) != 1 else ''}"
+        say("uses now", f"{amount(live.cpu, '%')} of a core, {size(live.rss)}{gpu}, in {count} of the run")
     if facts.get("signal") or facts.get("exit_code") not in (None, 0):
         ending = plain(facts["signal"]) if facts.get("signal") else f"exit code {plain(facts.get('exit_code'))}"
         say("ended by", ending, "bad")

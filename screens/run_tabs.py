@@ -26,16 +26,23 @@ class TabBar(Lines):
             super().__init__()
             self.tab = tab
 
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._ends: list[tuple[int, str]] = []
+
     def show_tabs(self, here: str, counts: dict[str, int]) -> None:
         """Mark the one that is looked at."""
-        self._pieces = [(tab, f" {tab} {counts.get(tab, 0)} ") for tab in TABS]
-        self.show((), [tuple((text, "cursor" if tab == here else "plain") for tab, text in self._pieces)])
+        line: list[tuple[str, str]] = []
+        at, self._ends = 0, []
+        for tab in TABS:
+            rest = f"{tab[1:]} {counts.get(tab, 0):,} "
+            line += [(f" {tab[0]}{rest}", "cursor")] if tab == here else [(f" {tab[0]}", "head"), (rest, "plain")]
+            at += 2 + cell_len(rest)
+            self._ends.append((at, tab))
+        self.show((), [tuple(line)])
 
     def on_click(self, event: events.Click) -> None:
         """Go to the tab under the mouse."""
-        at = 0
-        for tab, text in getattr(self, "_pieces", []):
-            at += cell_len(text)
-            if event.x < at:
-                self.post_message(self.Chosen(tab))
-                return
+        tab = next((tab for end, tab in self._ends if event.x < end), None)
+        if tab is not None:
+            self.post_message(self.Chosen(tab))
