@@ -76,6 +76,8 @@ class Run(RunReading):
                 Binding("e", "everything", "Environment", tooltip="All variables, or only those that differ"),
                 Binding("left,less_than_sign", "curve(-1)", "Curve before", show=False, tooltip="Bring it out"),
                 Binding("right,greater_than_sign", "curve(1)", "Next curve", tooltip="Bring the next curve out"),
+                Binding("ctrl+d", "below(1)", "Scroll down", show=False, tooltip="In what is below the list"),
+                Binding("ctrl+u", "below(-1)", "Scroll up", show=False, tooltip="In what is below the list"),
                 Binding("l", "logarithmic", "Log scale", tooltip="Draw the figures on a logarithmic scale, or not"),
             ],
         )
@@ -323,6 +325,11 @@ class Run(RunReading):
         if self.tab not in places.get(action, (self.tab,)):
             return False
         return super().check_action(action, parameters)
+
+    def action_below(self, by: int) -> None:
+        """Scroll what is said of the selected line."""
+        pane = self.query_one("#detail", Lines)
+        pane.scroll_relative(y=by * max(1, pane.room.height - 1), animate=False)
 
     def action_everything(self) -> None:
         """All variables, or only those that differ."""

@@ -87,7 +87,7 @@ def environment_lines(environment: Environment, width: int, *, everything: bool)
     if not environment.compared:
         head = f"Environment: {count} variables; those of the supervisor are not known"
     elif changed or removed:
-        head = f"Environment: {len(changed) + len(removed)} of {count} variables differ from the supervisor's"
+        head = f"Environment: {count} variables, {len(changed) + len(removed)} other than the supervisor's"
     else:
         head = f"Environment: {count} variables, the same as the supervisor's"
     lines: list[Line] = [((part, "head"),) for part in wrapped(head, width)]

@@ -60,8 +60,8 @@ class RunReading(RunRoom, RunDeeds):
             if known.processes != watch.processes and (self.answered_at or 0.0) >= known.asked_at:
                 # One was started, or has ended. Not while an answer is awaited: asking again would take it back.
                 if known.processes >= 0:
-                    self._asked = None
-                known.processes, known.asked_at = watch.processes, self.console.clock()
+                    self._asked, known.asked_at = None, self.console.clock()
+                known.processes = watch.processes
             wanted = (watch.artifacts, runs.detail.row.status)
             if self.tab == "artifacts" and known.artifacts != wanted:
                 known.artifacts = wanted
