@@ -6,7 +6,7 @@ Each curve is named at its right end.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -39,11 +39,17 @@ class Scale:
     high: float
     log: bool
 
-    def share(self, value: float) -> float:
-        """0 at the lower end, 1 at the upper one."""
-        low, high, value = (_log(one) if self.log else one for one in (self.low, self.high, value))
-        half = high / 2 - low / 2
-        return 0.5 if half <= 0 or not math.isfinite(half) else min(1.0, max(0.0, (value / 2 - low / 2) / half))
+    def placer(self, cells: int) -> Callable[[float], int]:
+        """From a value to one of so many cells: 0 at the lower end of the scale; ends are not passed over."""
+        low, high = (_log(one) if self.log else one for one in (self.low, self.high))
+        # Halved, as the span itself may be beyond what a float holds.
+        half, start, top = high / 2 - low / 2, low / 2, cells - 1
+        by = top / half if half > 0 else math.inf
+        if not math.isfinite(by) or not math.isfinite(half):
+            return lambda value: top // 2
+        if self.log:
+            return lambda value: min(top, max(0, int((_log(value) / 2 - start) * by + 0.5)))
+        return lambda value: min(top, max(0, int((value / 2 - start) * by + 0.5)))
 
 
 def _log(value: float) -> float:
@@ -153,7 +159,7 @@ def _scale(values: Sequence[float], *, log: bool, share: bool) -> Scale:
 
 
 def _row(scale: Scale, value: float, rows: int) -> int:
-    return min(rows - 1, int((1 - scale.share(value)) * (rows - 1) + 0.5))
+    return rows - 1 - scale.placer(rows)(value)
 
 
 Canvas = dict[tuple[int, int], dict[int, int]]
@@ -164,6 +170,7 @@ def _draw(curves: Sequence[Curve], room: int, rows: int, scale: Scale, along: Sc
     across, down = (2, 4) if dots else (1, 1)
     wide, high = room * across, rows * down
     canvas: Canvas = {}
+    across_of, up_of = along.placer(wide), scale.placer(high)
 
     def dot(number: int, x: int, y: int) -> None:
         bits = canvas.setdefault((y // down, x // across), {})
@@ -171,22 +178,24 @@ def _draw(curves: Sequence[Curve], room: int, rows: int, scale: Scale, along: Sc
 
     for number, curve in enumerate(curves):
         before: tuple[int, int] | None = None
-        for x, y in _columns(curve.points, along, wide):
+        for x, y in _columns(curve.points, across_of):
             if y is None:
                 before = None
                 continue
-            at = x, int((1 - scale.share(y)) * (high - 1) + 0.5)
+            at = x, high - 1 - up_of(y)
             for point in _between(before, at) if before is not None else [at]:
                 dot(number, *point)
             before = at
     return canvas
 
 
-def _columns(points: Sequence[tuple[float, float | None]], along: Scale, wide: int) -> list[tuple[int, float | None]]:
+def _columns(
+    points: Sequence[tuple[float, float | None]], column_of: Callable[[float], int]
+) -> list[tuple[int, float | None]]:
     """One value for each column of dots, the mean of those that fall into it: noise would blot the curves out."""
     sums: dict[int, tuple[float, int]] = {}
     for x, y in points:
-        column = int(along.share(x) * (wide - 1) + 0.5)
+        column = column_of(x)
         total, count = sums.get(column, (0.0, 0))
         sums[column] = (total, count) if y is None else (total + y, count + 1)
     return [(column, total / count if count else None) for column, (total, count) in sorted(sums.items())]

@@ -53,7 +53,7 @@ TALL = 38
 WIDE = 130
 """From so many columns on there is room for panes side by side."""
 PLOT_EVERY_S = 1.0
-"""A plot whose figures grow is drawn anew no more often."""
+"""Figures that grow are painted anew no more often."""
 
 
 class Run(RunReading):
@@ -122,9 +122,8 @@ class Run(RunReading):
         live = console.feed.machine.version if running and self.tab != "metrics" else 0
         sizes = tuple(self.query_one(name, Lines).room for name in ("#stages", "#list", "#detail", "#status"))
         cursor = self._cursors.get(self.tab), self._curve, self._log, self._everything
-        drawn = watch.series.version if self.tab != "metrics" and watch is not None else self._plotted[1]
         seconds = int(now) if running else 0
-        return (self.tab, cursor, detail, live, sizes, self.parts, drawn, seconds, runs.stale, watch)
+        return (self.tab, cursor, detail, live, sizes, self.parts, self._plotted[1], seconds, runs.stale, watch)
 
     def draw(self, answer: dict[str, Any]) -> None:
         """Paint all panes; what has not changed costs nothing."""
