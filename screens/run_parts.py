@@ -123,7 +123,21 @@ def read_processes(answer: Mapping[str, Any]) -> tuple[list[ProcessEntry], int]:
                 code=_whole(row.get("code")),
             )
         )
-    found.sort(key=lambda entry: (entry.state == "running", entry.started or 0.0, entry.event), reverse=True)
+    # The ranks of one start stand together, the lowest first, and count as started when the first of them was.
+    began: dict[tuple[str, bool], float] = {}
+    for entry in found:
+        if entry.rank:
+            key = entry.stage, entry.state == "running"
+            began[key] = min(began.get(key, math.inf), entry.started or 0.0)
+
+    def place(entry: ProcessEntry) -> tuple[bool, float, int, int]:
+        running = entry.state == "running"
+        if not entry.rank:
+            return running, entry.started or 0.0, 0, entry.event
+        rank = int(entry.rank) if entry.rank.isdecimal() and len(entry.rank) < 9 else 0
+        return running, began[entry.stage, running], -rank, entry.event
+
+    found.sort(key=place, reverse=True)
     return found, max(0, _whole(answer.get("left_out")) or 0)
 
 

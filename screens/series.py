@@ -133,6 +133,8 @@ class SeriesBook:
     """Grows with every value."""
     _count: int = 0
     _paces: dict[str, tuple[float, float, str]] = field(default_factory=dict)
+    _known: dict[tuple[str | None, str], tuple[Group, Series]] = field(default_factory=dict)
+    """Stage and name, as an event has them -> where its value goes: long runs have millions of them."""
 
     def take(self, event: Event) -> None:
         """Learn from one event; of the kinds `metric`, `progress` and `stage`."""
@@ -144,14 +146,21 @@ class SeriesBook:
             self._paces.pop(plain(event.stage or ""), None)
 
     def _metric(self, event: Event) -> None:
-        stage, name = plain(event.stage or ""), plain(event.data.get("name", ""))[:80]
+        raw, value, step = event.data.get("name", ""), _finite(event.data.get("value")), _finite(event.data.get("step"))
+        known = self._known.get((event.stage, raw)) if isinstance(raw, str) else None
+        if known is not None:
+            group, series = known
+            series.add(event.ts - group.began if step is None else step, value, event.ts)
+            self.version += 1
+            return
+        stage, name = plain(event.stage or ""), plain(raw)[:80]
         name = name.removeprefix(f"{stage}/")
         found = _NUMBERED.fullmatch(name)
         base, member = (found[1], found[2]) if found else (name, "")
-        step = _finite(event.data.get("step"))
-        self._add(
-            stage, base, member, "s" if step is None else "step", step, _finite(event.data.get("value")), event.ts
-        )
+        self._add(stage, base, member, "s" if step is None else "step", step, value, event.ts)
+        group_made = self.groups.get((stage, base))
+        if isinstance(raw, str) and group_made is not None and member in group_made.members:
+            self._known[event.stage, raw] = group_made, group_made.members[member]
 
     def _progress(self, event: Event) -> None:
         """How fast the stage was since its last report."""

@@ -230,3 +230,14 @@ def test_what_the_machine_says_is_told_of_the_run_it_belongs_to() -> None:
     ]
     live = live_of(read_sample({"t": 1.0, "mono": 1.0, "procs": procs}), "r")
     assert (sorted(live.by_pid), live.cpu, live.rss, live.gpu_memory) == ([7, 8], 75.0, 100.0, None)
+
+
+def test_ranks_stand_together_in_order_below_what_runs() -> None:
+    def row(role: str, rank: str | None, started: float, state: str = "running") -> dict[str, Any]:
+        return {"role": role, "rank": rank, "started": started, "state": state, "stage": "train", "event": 1}
+
+    ranks = [row("train", str(rank), 10.0 + rank / 100) for rank in (10, 0, 2)]
+    listed = [row("old", None, 1.0, "ended"), row("supervisor", None, 2.0), *ranks, row("late", None, 20.0)]
+    entries, _ = read_processes({"processes": listed})
+    told = [entry.role + entry.rank for entry in entries]
+    assert told == ["late", "train0", "train2", "train10", "supervisor", "old"]
