@@ -159,7 +159,8 @@ class SeriesBook:
         base, member = (found[1], found[2]) if found else (name, "")
         self._add(stage, base, member, "s" if step is None else "step", step, value, event.ts)
         group_made = self.groups.get((stage, base))
-        if isinstance(raw, str) and group_made is not None and member in group_made.members:
+        room = len(self._known) < 2 * SERIES
+        if room and isinstance(raw, str) and group_made is not None and member in group_made.members:
             self._known[event.stage, raw] = group_made, group_made.members[member]
 
     def _progress(self, event: Event) -> None:
