@@ -4,12 +4,14 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eagle3ops.errors import RequestError
 from eagle3ops.hosts.agent.operation import Surroundings, operation
-from eagle3ops.runs.directory import RunDirectory, find_run
 from eagle3ops.runs.events import Event, parse_line
+
+if TYPE_CHECKING:
+    from eagle3ops.runs.directory import RunDirectory
 
 MOST_PROCESSES = 1000
 """The newest so many are sent."""
@@ -29,6 +31,7 @@ def processes(here: Surroundings, *, run: str) -> dict[str, Any]:
 
     `state` is `running`, `ended`, or `lost`: it lives no more, and nobody was left to say how it ended.
     """
+    from eagle3ops.runs.directory import find_run
     from eagle3ops.runs.processes import is_alive
 
     found = find_run(here.root, run)
@@ -107,6 +110,7 @@ def _shorten(rows: list[dict[str, Any]]) -> None:
 def environment(here: Surroundings, *, run: str, environment: str) -> dict[str, Any]:
     """The variables that a process was started with, and how they differ from those of the run's last supervisor."""
     from eagle3ops.runs import environments
+    from eagle3ops.runs.directory import find_run
 
     found = find_run(here.root, run)
     variables = environments.recall(found.path, environment)
@@ -127,7 +131,7 @@ def environment(here: Surroundings, *, run: str, environment: str) -> dict[str, 
     }
 
 
-def _base(run: RunDirectory) -> dict[str, str] | None:
+def _base(run: "RunDirectory") -> dict[str, str] | None:
     from eagle3ops.runs import environments
 
     last = None
@@ -137,7 +141,7 @@ def _base(run: RunDirectory) -> dict[str, str] | None:
     return None if last is None else environments.recall(run.path, last)
 
 
-def _events(run: RunDirectory, mark: bytes, kind: str) -> Iterator[Event]:
+def _events(run: "RunDirectory", mark: bytes, kind: str) -> Iterator[Event]:
     """The events of one kind; only lines that hold `mark` are read as JSON, as most are metrics."""
     try:
         file = run.events_file.open("rb")
@@ -154,6 +158,8 @@ def artifacts(here: Surroundings, *, run: str) -> dict[str, Any]:
 
     A folder's `files` and `bytes` are null when looking at them would take too long.
     """
+    from eagle3ops.runs.directory import find_run
+
     found = find_run(here.root, run)
     named: dict[str, Event] = {}
     for event in _events(found, b'"artifact"', "artifact"):
