@@ -134,7 +134,7 @@ class Run(RunReading):
         stale = bool(self.runs.stale or self.console.feed.stale)
         live = None if stale else live_of(self.console.feed.machine.snapshot, detail.row.run_id)
         status = self.query_one("#status", Lines)
-        status.show((), run_lines(detail, now, max(1, status.room.width)))
+        status.show((), run_lines(detail, now, max(1, status.room.width), may_resume=not self.read_only))
         self._draw_stages(detail, live, now, glyphs)
         self.query_one("#tabs", TabBar).show_tabs(self.tab, self._counts(detail))
         self._draw_list(detail, live, now, glyphs)

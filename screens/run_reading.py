@@ -16,6 +16,11 @@ from eagle3ops.screens.run_parts import (
 )
 from eagle3ops.words import plain
 
+LIVING_S = 10.0
+"""How often processes are asked after while one looks at them and nothing is said of them."""
+ORPHANS_S = 2.0
+"""The same for those of a run that goes on no more."""
+
 
 @dataclass(slots=True)
 class _Asked:
@@ -57,9 +62,9 @@ class RunReading(RunRoom, RunDeeds):
             self.started, self.made, self.left_out, self.artifacts_read = [], [], {}, False
         watch = runs.watch
         if watch is not None and runs.detail is not None and self.answer is not None:
-            if known.processes != watch.processes and (self.answered_at or 0.0) >= known.asked_at:
-                # One was started, or has ended. Not while an answer is awaited: asking again would take it back.
-                if known.processes >= 0:
+            # Not while an answer is awaited: asking again would take it back.
+            if (self.answered_at or 0.0) >= known.asked_at:
+                if known.processes not in (-1, watch.processes) or self._may_have_died(runs.detail.row.status):
                     self._asked, known.asked_at = None, self.console.clock()
                 known.processes = watch.processes
             wanted = (watch.artifacts, runs.detail.row.status)
@@ -70,6 +75,15 @@ class RunReading(RunRoom, RunDeeds):
             self._read = self.answer
             self.started, self.left_out["processes"] = read_processes(self.answer)
         super().look()
+
+    def _may_have_died(self, status: str) -> bool:
+        """Whether it is time to ask after processes that lived when they were last asked after.
+
+        No event says that one has died together with everything that could have said so.
+        """
+        living = any(entry.state == "running" for entry in self.started)
+        after = ORPHANS_S if status != "running" else LIVING_S if self.tab == "processes" else None
+        return living and after is not None and self.console.clock() - (self.answered_at or 0.0) >= after
 
     @work(exclusive=True, group="artifacts", exit_on_error=False)
     async def _ask_artifacts(self, run_id: str) -> None:

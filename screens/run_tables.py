@@ -62,15 +62,16 @@ def clock_time(ts: float | None) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.localtime(ts))
 
 
-def run_lines(detail: RunDetail, now: float, width: int) -> list[Line]:
-    """How the run stands; why it failed, and what to do."""
+def run_lines(detail: RunDetail, now: float, width: int, *, may_resume: bool = False) -> list[Line]:
+    """How the run stands; why it failed, and what to do: resume it, where that may be done here."""
     row = detail.row
     told, look = marked(row.status)
     facts = [f"job {detail.job}"] if detail.job else []
     if row.status == "running":
         facts.append(f"for {age(now - row.since)}")
     else:
-        facts.append(f"{'created' if row.status == 'created' else 'ended'} {clock_time(row.since)}")
+        word = {"created": "created", "interrupted": "begun"}.get(row.status, "ended")
+        facts.append(f"{word} {clock_time(row.since)}")
     silence = now - detail.last_event if row.status == "running" and detail.last_event is not None else 0.0
     if silence > QUIET_S:
         facts.append(f"nothing said for {age(silence)}")
@@ -84,6 +85,8 @@ def run_lines(detail: RunDetail, now: float, width: int) -> list[Line]:
         lines += [((part, cause_look),) for part in wrapped(detail.cause, width)]
     if detail.remedy:
         lines += [((part, "plain"),) for part in wrapped(f"→ {detail.remedy}", width, "  ")]
+    elif may_resume and row.status in ("failed", "interrupted", "cancelled"):
+        lines.append((("→ r takes it up again where it stopped", "plain"),))
     return lines
 
 

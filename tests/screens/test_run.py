@@ -2,7 +2,9 @@
 
 import json
 import os
+import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,30 @@ async def test_what_happens_meanwhile_appears(root: Path) -> None:
         await until(pilot, "processes 4", "◌ lost", "metrics 2")
         await pilot.press("m")
         await until(pilot, "NaN", "1 value no number")
+
+
+@pytest.fixture
+def orphan() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+async def test_a_process_that_dies_without_a_word_is_lost(root: Path, orphan: subprocess.Popen[bytes]) -> None:
+    run = RunDirectory(root / "runs" / RUN)
+    (run.path / "supervisor.json").write_text(json.dumps({"pid": 2**22 + 1, "start": 1, "boot": "x"}))
+    known = identify(orphan.pid)
+    assert known is not None
+    with EventLog(run.events_file) as log:
+        log.append("process", started("orphan", ["sleep", "600"], **known.as_json()), "train")
+    app = ConsoleApp(str(root))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "demo-bbbb")
+        await pilot.press("2", "p")
+        await until(pilot, "◌ interrupted", "r takes it up again", "sleep 600", "● running")
+        orphan.kill()
+        orphan.wait()
+        await until(pilot, "◌ lost", "It lives no more")
 
 
 async def test_by_mouse(root: Path) -> None:
