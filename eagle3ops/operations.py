@@ -2,6 +2,7 @@
 
 from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_processes, ops_runs
 from eagle3ops.hosts.agent.operation import Operation
+from eagle3ops.outputs import ops_drafters
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
@@ -10,6 +11,7 @@ _ALL: tuple[Operation, ...] = (
     *ops_events.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_files.OPERATIONS,
+    *ops_drafters.OPERATIONS,
 )
 
 OPERATIONS: dict[str, Operation] = {found.name: found for found in _ALL}
