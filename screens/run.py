@@ -130,6 +130,10 @@ class Run(RunReading):
         detail = self.runs.detail
         if detail is None:
             return
+        if not self.query_one("#detail", Lines).room.width:
+            # The panes have only just come up and have no size yet.
+            self.call_after_refresh(self._glance)
+            return
         glyphs, now = self.console.glyphs, self.console.clock()
         stale = bool(self.runs.stale or self.console.feed.stale)
         live = None if stale else live_of(self.console.feed.machine.snapshot, detail.row.run_id)
