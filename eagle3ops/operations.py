@@ -1,12 +1,22 @@
 """What can an agent be asked to do? The table of its ops, from every room that has some."""
 
-from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_merged, ops_runs, ops_spec
+from eagle3ops.hosts.agent import (
+    ops_events,
+    ops_files,
+    ops_host,
+    ops_logs,
+    ops_merged,
+    ops_processes,
+    ops_runs,
+    ops_spec,
+)
 from eagle3ops.hosts.agent.operation import Operation
 from eagle3ops.outputs import ops_drafters, ops_training
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
     *ops_runs.OPERATIONS,
+    *ops_processes.OPERATIONS,
     *ops_spec.OPERATIONS,
     *ops_events.OPERATIONS,
     *ops_logs.OPERATIONS,

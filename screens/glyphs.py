@@ -29,6 +29,8 @@ class Glyphs:
     """What stays where it is."""
     cause: str
     """Before why something is looked at."""
+    dots: str
+    """The empty cell of braille dots; empty where curves are drawn with letters."""
 
 
 BLOCKS = Glyphs(
@@ -43,6 +45,7 @@ BLOCKS = Glyphs(
     follow="▶",
     paused="■",
     cause="→",
+    dots="\u2800",
 )
 ASCII = Glyphs(
     levels="_.-:=+*#",
@@ -56,6 +59,7 @@ ASCII = Glyphs(
     follow=">",
     paused="=",
     cause="->",
+    dots="",
 )
 
 

@@ -140,9 +140,15 @@ class Table(Lines, can_focus=True):
     class Moved(Message):
         """The cursor is wanted on another line."""
 
-        def __init__(self, to: int) -> None:
+        def __init__(self, to: int, table: "Table") -> None:
             self.to = to
+            self.table = table
             super().__init__()
+
+        @property
+        def control(self) -> "Table":
+            """The table, for who has several."""
+            return self.table
 
     def action_move(self, by: int) -> None:
         """Move the cursor by some lines."""
@@ -158,13 +164,13 @@ class Table(Lines, can_focus=True):
 
     def _want(self, to: int) -> None:
         if self._lines:
-            self.post_message(self.Moved(min(len(self._lines) - 1, max(0, to))))
+            self.post_message(self.Moved(min(len(self._lines) - 1, max(0, to)), self))
 
     def on_click(self, event: events.Click) -> None:
         """Select the line under the mouse."""
         row = event.get_content_offset_capture(self).y - (1 if self._head else 0)
         if row >= 0 and row + int(self.scroll_offset.y) < len(self._lines):
-            self.post_message(self.Moved(row + int(self.scroll_offset.y)))
+            self.post_message(self.Moved(row + int(self.scroll_offset.y), self))
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""

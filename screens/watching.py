@@ -8,6 +8,7 @@ from typing import Any
 
 from eagle3ops.narration import line
 from eagle3ops.runs.events import Event
+from eagle3ops.screens.series import SeriesBook
 from eagle3ops.words import plain
 
 NEWEST = 200
@@ -44,6 +45,8 @@ class StageRow:
     """Units per second since the stage began to report."""
     read: float | None = None
     """When the stage last reported."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What `state.json` says of it besides, as it stands there."""
 
     @property
     def left(self) -> float | None:
@@ -109,6 +112,14 @@ class RunWatch:
     _verdicts: dict[tuple[str, str], tuple[bool, str]] = field(default_factory=dict)
     _tail: "deque[tuple[float, str, str]]" = field(default_factory=lambda: deque(maxlen=TAIL))
     _last: float | None = None
+    series: SeriesBook = field(default_factory=SeriesBook)
+    """How its figures went on."""
+    evidence: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    """(stage, name) of a verdict -> what it rests on."""
+    processes: int = 0
+    """Events about processes so far; changes when one was started or has ended."""
+    artifacts: int = 0
+    """Events about artifacts so far."""
 
     def detail(self, found: Mapping[str, Any]) -> RunDetail:
         """How the run stands, given the answer of `runs.state`."""
@@ -135,6 +146,9 @@ class RunWatch:
         """Learn from one event."""
         self._last, self.last_seq = event.ts, event.seq
         stage, data = event.stage or "", event.data
+        self.series.take(event)
+        self.processes += event.kind == "process"
+        self.artifacts += event.kind == "artifact"
         if event.kind == "progress":
             self._advance(stage, event)
             return
@@ -145,6 +159,8 @@ class RunWatch:
                 bool(data.get("passed")),
                 plain(data.get("reason", "")),
             )
+            rests = data.get("data")
+            self.evidence[stage, plain(data.get("name", ""))] = rests if isinstance(rests, Mapping) else {}
         told = line(event)
         if told:
             self._tail.append((event.ts, event.kind, told))
@@ -166,7 +182,7 @@ class RunWatch:
         status = plain(facts.get("status", "waiting"))
         if status == "running" and run_status != "running":
             status = run_status
-        row = StageRow(plain(name), status, _number(facts.get("seconds")))
+        row = StageRow(plain(name), status, _number(facts.get("seconds")), facts=facts)
         pace = self._paces.get(name)
         if pace is not None:
             (began, before), (ended, done) = pace.first, pace.last

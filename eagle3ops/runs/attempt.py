@@ -45,10 +45,12 @@ class Attempt:
         """
         self.run = run
         self.log = run.logs / f"{stage}.log"
+        self.argv = [sys.executable, "-m", "eagle3ops.runs.stage", str(run.path), stage, key]
         self._began = time.monotonic()
         with self.log.open("ab") as output:
+            self.offset = output.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "eagle3ops.runs.stage", str(run.path), stage, key],
+                self.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

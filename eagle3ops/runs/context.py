@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eagle3ops.runs import environments
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.family import descendants
 from eagle3ops.runs.leash import PARENT_VARIABLE, leashed
@@ -115,9 +116,10 @@ class Context:
         Args:
             argv: program and arguments; never a shell string.
             role: names the log.
-            env: variables to set besides those of this process.
+            env: variables to set besides those of this process. `RANK` is told with the process.
         """
         log = self.run_dir / "logs" / f"{role}.log"
+        environment = os.environ | dict(env or {})
         with log.open("ab") as output:
             offset = output.tell()
             process = await asyncio.create_subprocess_exec(
@@ -125,7 +127,7 @@ class Context:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ | dict(env or {}),
+                env=environment,
                 start_new_session=True,
             )
         identity = identify(process.pid)
@@ -137,6 +139,8 @@ class Context:
                 "argv": list(argv),
                 "log": f"logs/{role}.log",
                 "offset": offset,
+                "environment": environments.keep(self.run_dir, environment),
+                **({"rank": environment["RANK"]} if environment.get("RANK", "").isdecimal() else {}),
                 **(identity.as_json() if identity else {"pid": process.pid}),
             },
         )

@@ -109,3 +109,24 @@ def _named(key: str, value: Any) -> Any:
     if isinstance(value, str) and value and _SECRET_KEY.fullmatch(key):
         return GONE
     return redact_data(value)
+
+
+_SECRET_VARIABLE = re.compile(
+    r".*(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|COOKIE|WEBHOOK|APIKEY)(?:_.*)?|(?:.*_)?(?:KEY|PASS|PWD)",
+    re.IGNORECASE,
+)
+_NO_SECRET = re.compile(r".*(?:TOKENIZERS?|TOKENS)(?:_.*)?|(?:OLD)?PWD", re.IGNORECASE)
+
+
+def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables without secrets: those whose name says that they are one, and what looks like one in the others.
+
+    Rather one too many than one too few: nobody starts a program from what is kept here.
+    """
+    clean = {}
+    for name, value in environment.items():
+        if value and _SECRET_VARIABLE.fullmatch(name) and not _NO_SECRET.fullmatch(name):
+            clean[name] = GONE
+        else:
+            clean[name] = redact(value)
+    return clean

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError, ExitCode
+from eagle3ops.runs import environments
 from eagle3ops.runs.attempt import Attempt, cause_of, signal_name
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
@@ -147,6 +148,7 @@ class Supervisor:
             "stages": {name: {"status": "waiting", "key": keys[name]} for name in stages},
         }
         self._note("run", {"status": "running", "stages": stages, "pid": os.getpid()})
+        self._started("supervisor", sys.orig_argv, os.getpid(), os.environ, "supervisor.log")
         for name in stages:
             if self.stop_signal is None:
                 self._stage(name, keys[name], registry, store)
@@ -214,7 +216,10 @@ class Supervisor:
             **(self._share.environment() if self._share else {}),
         }
         attempt = Attempt(self.run_dir, name, key, environment, self._oom_score)
+        log, pid = attempt.log.name, attempt.process.pid
+        self._started(name, attempt.argv, pid, environment, log, stage=name, offset=attempt.offset)
         ending = attempt.wait(stopped=lambda: self.stop_signal is not None, beat=self._beat_when_due)
+        self._note("process", {"role": name, "state": "ended", "pid": pid, "code": ending.code}, name)
         self._end_family(name)
         if ending.code == 0:
             self._set(name, "done", exit_code=0, **ending.facts)
@@ -222,6 +227,23 @@ class Supervisor:
             self._set(name, "cancelled", exit_code=int(ExitCode.INTERRUPTED), **ending.facts)
         else:
             self._set(name, "failed", **ending.facts, **cause_of(self.run_dir, name, ending.code, seq))
+
+    def _started(
+        self,
+        role: str,
+        argv: Sequence[str],
+        pid: int,
+        environment: Mapping[str, str],
+        log: str,
+        *,
+        stage: str | None = None,
+        offset: int = 0,
+    ) -> None:
+        """Write down how a process of the run itself was started, as `Context.spawn` does for what stages start."""
+        data = {"role": role, "state": "started", "argv": list(argv), "log": f"logs/{log}", "offset": offset}
+        identity = identify(pid)
+        data |= {"environment": environments.keep(self.run_dir.path, environment)}
+        self._note("process", data | (identity.as_json() if identity else {"pid": pid}), stage)
 
     def _end_family(self, name: str | None = None) -> None:
         """End whatever is left of the run, and name what cannot be ended."""

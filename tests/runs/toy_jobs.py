@@ -110,7 +110,9 @@ class Use(Job):
             canary = "hf_" + "Canary" * 4
             program = "import sys; sys.exit(0)"
             async with ctx.spawn(
-                [sys.executable, "-c", program, "--api-key", "canary-argument"], role="child"
+                [sys.executable, "-c", program, "--api-key", "canary-argument"],
+                role="child",
+                env={"RANK": "3", "MY_TOKEN": "canary-variable", "PROXY": "http://ann:canary-proxy@proxy.example"},
             ) as process:
                 await process.wait()
             ctx.info(f"logged in with {canary}")

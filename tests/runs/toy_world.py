@@ -13,6 +13,8 @@ from typing import Any
 from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
 from eagle3ops.runs.family import left_behind
 
+PYTHONPATH = [path for path in [os.environ.get("PYTHONPATH")] if path]
+"""Where the code under test comes from, when it is not what is installed."""
 PIPELINE = "schema: 1\nname: toy\ntarget: {model: none}\n"
 
 
@@ -34,7 +36,7 @@ class Toy:
             "EAGLE3OPS_JOBS": "toy_jobs",
             "EAGLE3OPS_ROOT": str(self.root),
             "EAGLE3OPS_CACHE": str(self.folder / "cache"),
-            "PYTHONPATH": os.pathsep.join([str(self.folder), str(Path(__file__).parent)]),
+            "PYTHONPATH": os.pathsep.join([str(self.folder), str(Path(__file__).parent), *PYTHONPATH]),
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

@@ -76,7 +76,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path, model: Pa
     process = eagle3ops(tmp_path, "--job", "generate", "--spec", "tiny", *settings, "--json")
     assert process.stdout is not None
     for line in process.stdout:
-        if json.loads(line)["kind"] == "process":  # the engine is on its way
+        if '"role":"engine-generate"' in line:  # the engine is on its way
             break
     time.sleep(1.0)
     process.send_signal(number)
