@@ -1,12 +1,14 @@
 """What can an agent be asked to do? The table of its ops."""
 
-from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs
+from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_incidents, ops_ledger, ops_logs, ops_runs
 from eagle3ops.hosts.agent.operation import Operation
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
     *ops_runs.OPERATIONS,
     *ops_events.OPERATIONS,
+    *ops_ledger.OPERATIONS,
+    *ops_incidents.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_files.OPERATIONS,
 )
