@@ -9,18 +9,19 @@ again.
 import contextlib
 import json
 import math
+import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eagle3ops.runs.directory import RunDirectory, runs_folder
 from eagle3ops.runs.events import Event, EventReader
 from eagle3ops.runs.ledger import Ledger, RunSummary
-from eagle3ops.runs.notes import FIELDS, Note, kept_notes, notes_file, read_notes
+from eagle3ops.runs.notes import FIELDS, Note, kept_files, notes_file, read_kept, read_notes
 
 FORMAT = 1
 """Raised when rows change their form."""
@@ -34,6 +35,16 @@ WORDS = 400
 """Characters of a note in a row."""
 LIMIT = 1000
 """Rows in one answer."""
+
+
+class _Entry(NamedTuple):
+    """One run in the table."""
+
+    run_id: str
+    stamp: str
+    """Of all that the row was made of; empty when not all of it was read."""
+    folded: str
+    row: str
 
 
 @dataclass(slots=True)
@@ -117,7 +128,7 @@ def _open(file: Path) -> Iterator[sqlite3.Connection]:
             database.execute("DELETE FROM about_rows")
             database.execute("INSERT INTO about_rows VALUES (?, ?)", (FORMAT, secrets.token_hex(8)))
             database.execute(
-                "CREATE TABLE rows (run_id TEXT PRIMARY KEY, changed INTEGER NOT NULL, folded TEXT, row TEXT NOT NULL)"
+                "CREATE TABLE rows (run_id TEXT PRIMARY KEY, changed INTEGER, stamp TEXT, folded TEXT, row TEXT)"
             )
             database.execute("COMMIT")
         yield database
@@ -134,24 +145,27 @@ def _answer(
     limit: int,
     budget_s: float,
 ) -> dict[str, Any]:
-    known: dict[str, tuple[str, str]] = {
-        run_id: (folded or "", row) for run_id, folded, row in database.execute("SELECT run_id, folded, row FROM rows")
-    }
+    known: dict[str, str] = dict(database.execute("SELECT run_id, stamp FROM rows"))
     until, pending = time.monotonic() + budget_s, 0
-    fresh: dict[str, tuple[str, str]] = {}
+    changed: list[_Entry] = []
     for summary in reversed(summaries):
         run = RunDirectory(runs_folder(root) / summary.run_id)
-        folded = _folded(known.get(summary.run_id, ("", ""))[0])
-        pending += not folded.read_on(run.events_file, until)
+        stamp = f"{summary!r} {_stamp(run.events_file)} {_stamp(notes_file(run))}"
+        if known.get(summary.run_id) == stamp:
+            continue
+        folded = _folded(database, summary.run_id)
+        if not folded.read_on(run.events_file, until):
+            pending, stamp = pending + 1, ""
         row = _row(asdict(summary), folded.metrics, folded.verdicts, read_notes(notes_file(run)))
-        fresh[summary.run_id] = json.dumps(asdict(folded)), row
-    for run_id, about, notes in kept_notes(root):
-        if run_id not in fresh:
-            fresh[run_id] = "", _deleted(run_id, about, notes)
-    changed = {run_id: both for run_id, both in fresh.items() if known.get(run_id) != both}
-    gone = known.keys() - fresh.keys()
-    if changed or gone:
-        _write(database, known, changed, gone)
+        changed.append(_Entry(summary.run_id, stamp, json.dumps(asdict(folded)), row))
+    there = {summary.run_id for summary in summaries}
+    for path in kept_files(root):
+        stamp = f"kept {_stamp(path)}"
+        if path.stem not in there and known.get(path.stem) != stamp:
+            changed.append(_Entry(path.stem, stamp, "", _deleted(path.stem, *read_kept(path))))
+        there.add(path.stem)
+    if changed or known.keys() - there:
+        _write(database, changed, known.keys() - there)
     now = str(database.execute("SELECT generation FROM about_rows").fetchone()[0])
     first = since if generation == now else 0
     found = database.execute(
@@ -163,27 +177,28 @@ def _answer(
         "generation": now,
         "version": sent[-1][0] if sent else first,
         "rows": [json.loads(row) for _, row in sent],
-        "total": len(fresh),
+        "total": len(there),
         "pending": pending,
         "more": len(found) > len(sent),
     }
 
 
-def _write(
-    database: sqlite3.Connection,
-    known: Mapping[str, tuple[str, str]],
-    changed: Mapping[str, tuple[str, str]],
-    gone: "set[str]",
-) -> None:
+def _write(database: sqlite3.Connection, changed: Sequence[_Entry], gone: "set[str]") -> None:
     database.execute("BEGIN IMMEDIATE")
     at = database.execute("SELECT coalesce(max(changed), 0) FROM rows").fetchone()[0]
-    for run_id, (folded, row) in changed.items():
-        if run_id in known and known[run_id][1] == row:
+    for entry in changed:
+        known = database.execute("SELECT row FROM rows WHERE run_id = ?", (entry.run_id,)).fetchone()
+        if known is not None and known[0] == entry.row:
             # Read on, and nothing to tell.
-            database.execute("UPDATE rows SET folded = ? WHERE run_id = ?", (folded, run_id))
+            database.execute(
+                "UPDATE rows SET stamp = ?, folded = ? WHERE run_id = ?", (entry.stamp, entry.folded, entry.run_id)
+            )
             continue
         at += 1
-        database.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)", (run_id, at, folded, row))
+        database.execute(
+            "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)",
+            (entry.run_id, at, entry.stamp, entry.folded, entry.row),
+        )
     if gone:
         database.executemany("DELETE FROM rows WHERE run_id = ?", [(run_id,) for run_id in gone])
         # Whoever knows the row must forget it: all rows come again.
@@ -191,9 +206,19 @@ def _write(
     database.execute("COMMIT")
 
 
-def _folded(text: str) -> Folded:
+def _stamp(path: Path) -> str:
+    """Changes when the file does."""
     try:
-        return Folded(**json.loads(text))
+        stat = os.stat(path)
+    except OSError:
+        return "-"
+    return f"{stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}"
+
+
+def _folded(database: sqlite3.Connection, run_id: str) -> Folded:
+    found = database.execute("SELECT folded FROM rows WHERE run_id = ?", (run_id,)).fetchone()
+    try:
+        return Folded(**json.loads(found[0] if found else ""))
     except (ValueError, TypeError):
         return Folded()
 

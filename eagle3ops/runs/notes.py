@@ -117,12 +117,16 @@ def keep_notes(run: RunDirectory, standing: Mapping[str, Any]) -> bool:
     return True
 
 
-def kept_notes(root: Path) -> Iterator[tuple[str, dict[str, Any], list[Note]]]:
-    """Deleted runs of which notes are kept: id, how the run stood, its notes."""
+def kept_files(root: Path) -> list[Path]:
+    """Of deleted runs of which notes are kept; named by the run."""
     folder = root / "notes"
-    for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
-        about = next((line for line in _lines(path) if line.get("run") == path.stem), {})
-        yield path.stem, about, read_notes(path)
+    return sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
+
+
+def read_kept(path: Path) -> tuple[dict[str, Any], list[Note]]:
+    """How a deleted run stood, and its notes."""
+    about = next((line for line in _lines(path) if line.get("run") == path.stem), {})
+    return about, read_notes(path)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

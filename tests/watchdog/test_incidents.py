@@ -142,9 +142,42 @@ JSON = st.recursive(
     max_leaves=5,
 )
 WORDS = st.sampled_from(
-    ["status", "name", "passed", "reason", "text", "role", "state", "code", "pid", "log", "error", "signal", "remedy"]
-    + ["cause", "exit_code", "process_exit", "max_memory_bytes", "id", "title", "severity", "first", "last", "evidence"]
-    + ["remedies", "what", "offset", "words", "action", "command", "count", "kind", "run", "stage", "over"]
+    [
+        "status",
+        "name",
+        "passed",
+        "reason",
+        "text",
+        "role",
+        "state",
+        "code",
+        "pid",
+        "log",
+        "error",
+        "signal",
+        "remedy",
+        "cause",
+        "exit_code",
+        "process_exit",
+        "id",
+        "title",
+        "max_memory_bytes",
+        "severity",
+        "first",
+        "last",
+        "evidence",
+        "remedies",
+        "what",
+        "offset",
+        "words",
+        "action",
+        "command",
+        "count",
+        "kind",
+        "run",
+        "stage",
+        "over",
+    ]
 )
 VALUES = JSON | st.sampled_from(["running", "failed", "done", "ended", "started", "SIGKILL", "error", -9, -11, 1e400])
 KINDS = st.sampled_from(["run", "stage", "warn", "verdict", "process", "incident", "metric", "error"])
@@ -171,10 +204,20 @@ def test_any_record_gives_incidents_that_json_can_hold(events: Any, alive: bool,
         assert from_json(one.as_json()) == one
 
 
+GPU = st.sampled_from(["i", "uuid", "state", "recovery", "xid_last", "ecc_volatile", "reason_names", "temp_c"])
+
+
 @settings(max_examples=40)
-@given(JSON | st.fixed_dictionaries({"t": st.just(5.0), "gpu": st.lists(st.dictionaries(st.sampled_from(
-    ["i", "uuid", "state", "recovery", "xid_last", "ecc_volatile", "reason_names", "temp_c"]), JSON, max_size=8), max_size=3),
-    "host": st.dictionaries(st.sampled_from(["disks", "shm", "memory", "psi"]), JSON)}))  # fmt: skip
+@given(
+    JSON
+    | st.fixed_dictionaries(
+        {
+            "t": st.just(5.0),
+            "gpu": st.lists(st.dictionaries(GPU, JSON, max_size=8), max_size=3),
+            "host": st.dictionaries(st.sampled_from(["disks", "shm", "memory", "psi"]), JSON),
+        }
+    )
+)
 def test_any_sample_gives_incidents(sample: Any) -> None:
     for one in machine_incidents(sample):
         json.dumps(one.as_json(), allow_nan=False)
@@ -213,8 +256,8 @@ def test_any_log_has_a_telling_line(tail: bytes) -> None:
 
 
 def test_the_telling_line_is_the_error_under_the_last_traceback() -> None:
-    log = b"step 1\nTraceback (most recent call last):\n  File x\nKeyError: 'a'\nstep 2\nTraceback (most recent call last):\n"
-    log += b"  File y\nValueError: b\nbye\n"
+    trace = b"Traceback (most recent call last):\n"
+    log = b"step 1\n" + trace + b"  File x\nKeyError: 'a'\nstep 2\n" + trace + b"  File y\nValueError: b\nbye\n"
     at, line = telling_line(log)
     assert line == "ValueError: b"
     assert at is not None

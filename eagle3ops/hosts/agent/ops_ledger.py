@@ -51,11 +51,11 @@ def notes(here: Surroundings, *, run: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from eagle3ops.runs.directory import find_run
-    from eagle3ops.runs.notes import LISTED, kept_notes, notes_of
+    from eagle3ops.runs.notes import LISTED, kept_files, notes_of, read_notes
 
-    for run_id, _, found in kept_notes(here.root):
-        if run_id == run:
-            return {"run": run_id, "deleted": True, "notes": [asdict(one) for one in found[-LISTED:]]}
+    for path in kept_files(here.root):
+        if path.stem == run and not (here.root / "runs" / run).exists():
+            return {"run": run, "deleted": True, "notes": [asdict(one) for one in read_notes(path)[-LISTED:]]}
     known = find_run(here.root, run)
     return {"run": known.run_id, "deleted": False, "notes": notes_of(known)}
 
