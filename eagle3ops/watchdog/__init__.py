@@ -1,1 +1,1 @@
-"""What went wrong, how is that known, and what can be done about it? Signals become incidents here."""
+"""What went wrong, what shows it, and what can be done about it?"""

@@ -58,7 +58,10 @@ def test_a_killed_stage_with_its_log_its_programs_and_what_to_do() -> None:
 
 
 def test_a_failure_is_over_once_the_stage_is_done_and_seen_once_however_often_it_came() -> None:
-    again = [("stage", "train", {"status": "running"}), ("stage", "train", FAILED)] * 2
+    again: list[tuple[str, str | None, dict[str, Any]]] = [
+        ("stage", "train", {"status": "running"}),
+        ("stage", "train", FAILED),
+    ] * 2
     (one,) = incidents_of(record(*again, status="failed"), 2000.0)
     assert (one.count, one.over, one.first, one.last) == (2, False, 1010.0, 1030.0)
     later = [*again, ("stage", "train", {"status": "running"})]
@@ -227,7 +230,7 @@ def test_a_sick_machine() -> None:
     gpu = {"i": 3, "uuid": "GPU-x", "state": "ok", "recovery": "reset the GPU", "xid_last": {"xid": 79, "t": 90.0}}
     gpu |= {"ecc_volatile": 2, "reason_names": ["gpu idle", "hardware thermal slowdown"], "temp_c": 95}
     disk = {"total": 1 << 40, "free": 1 << 30}
-    host = {"disks": {"/data/runs": disk, "/data": disk, "/": {"total": 100 << 30, "free": 60 << 30}}}
+    host: dict[str, Any] = {"disks": {"/data/runs": disk, "/data": disk, "/": {"total": 100 << 30, "free": 60 << 30}}}
     host |= {"memory": {"total": 64 << 30, "available": 1 << 30}, "shm": {"total": 64 << 20, "free": 64 << 20}}
     sample = {"t": 100.0, "boot": "b", "gpu": [gpu, {"i": 4, "state": "lost"}], "host": host}
     found = {one.title: one for one in machine_incidents(sample)}
