@@ -140,8 +140,8 @@ class Table(Lines, can_focus=True):
     class Moved(Message):
         """The cursor is wanted on another line."""
 
-        def __init__(self, to: int) -> None:
-            self.to = to
+        def __init__(self, table: "Table", to: int) -> None:
+            self.table, self.to = table, to
             super().__init__()
 
     aim: int | None = None
@@ -171,7 +171,7 @@ class Table(Lines, can_focus=True):
     def _want(self, to: int) -> None:
         if self._lines:
             self.aim = min(len(self._lines) - 1, max(0, to))
-            self.post_message(self.Moved(self.aim))
+            self.post_message(self.Moved(self, self.aim))
 
     def on_click(self, event: events.Click) -> None:
         """Select the line under the mouse."""
