@@ -174,6 +174,7 @@ class ConsoleApp(App[int]):
         self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
         if state.kind == "connected":
             self.runs.hurry()
+            self.incidents.hurry()
         if state.kind == "stopped" and self.runs.rows:
             told = plain(state.why or "") + (f"\n→ {plain(state.remedy)}" if state.remedy else "")
             told += "\nThen press ctrl+l."

@@ -52,7 +52,7 @@ class IncidentsFeed:
         self.failure = ""
         self.watched = False
         """Whether somebody looks: then it is read more often."""
-        self._told: set[str] | None = None
+        self._told: dict[str, set[str]] = {}
         self._of: RunsFeed | None = None
         self._asked: dict[str, Incident] = {}
         self._machine: dict[str, Incident] = {}
@@ -83,7 +83,7 @@ class IncidentsFeed:
         runs = self._console.runs
         if runs is not self._of:
             # Another host: nothing that is known of the one before holds.
-            self._of, self._told, self._asked, self._machine, self._past = runs, None, {}, {}, {}
+            self._of, self._told, self._asked, self._machine, self._past = runs, {}, {}, {}, {}
             self.read_at = None
         try:
             answer = await runs.ask("incidents.list", runs=RUNS)
@@ -136,13 +136,14 @@ class IncidentsFeed:
 
     def _tell(self) -> None:
         """News are told once each; what was there before the console looked is not news."""
-        if self.read_at is None:
-            return
-        standing = {one.id: one for one in self.incidents if not one.over}
-        if self._told is not None:
-            for key in standing.keys() - self._told:
+        for source, known in (("runs", self._asked), ("machine", self._machine)):
+            seen = self._told.get(source)
+            if seen is None and (self.read_at is None if source == "runs" else self._console.feed.sample is None):
+                continue
+            standing = {key: one for key, one in known.items() if not one.over}
+            for key in standing.keys() - (standing.keys() if seen is None else seen):
                 self._on_new(standing[key])
-        self._told = (self._told or set()) | standing.keys()
+            self._told[source] = (seen or set()) | standing.keys()
 
 
 def cleaned(data: object) -> Incident | None:

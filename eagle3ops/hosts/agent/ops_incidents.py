@@ -2,25 +2,34 @@
 
 import dataclasses
 import time
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.hosts.agent.operation import Surroundings, operation
-from eagle3ops.watchdog.incident import Incident
-from eagle3ops.watchdog.incidents import incidents_of
-from eagle3ops.watchdog.record import Record, Records
+
+if TYPE_CHECKING:
+    from eagle3ops.watchdog.incident import Incident
+    from eagle3ops.watchdog.record import Record, Records
 
 NEWEST = 20
 MOST_RUNS = 500
 MOST = 500
 """Incidents in one answer; those that stand come first."""
-_RECORDS = Records()
-"""What was read already; nothing that cannot be read again."""
+
+
+@lru_cache(1)
+def _records() -> "Records":
+    """What was read already; nothing that cannot be read again."""
+    from eagle3ops.watchdog.record import Records
+
+    return Records(2 * MOST_RUNS)
 
 
 def incidents(here: Surroundings, *, run: str | None = None, runs: int = NEWEST) -> dict[str, Any]:
     """The incidents of one run, or of the newest `runs`, the newest first."""
     from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
+    from eagle3ops.watchdog.incidents import incidents_of
 
     if not 1 <= runs <= MOST_RUNS:
         raise RequestError(f"incidents.list: runs is between 1 and {MOST_RUNS}, not {runs}")
@@ -35,7 +44,7 @@ def incidents(here: Surroundings, *, run: str | None = None, runs: int = NEWEST)
     for one in chosen:
         name = one.run_id[16:].rpartition("-")[0]
         try:
-            told, mended = _RECORDS.ask(one, lambda record: (incidents_of(record, now), _mended(record)))
+            told, mended = _records().ask(one, lambda record: (incidents_of(record, now), _mended(record)))
         except (Eagle3opsError, OSError, ValueError, TypeError):
             unreadable.append(one.run_id)
             continue
@@ -54,7 +63,7 @@ def incidents(here: Surroundings, *, run: str | None = None, runs: int = NEWEST)
     }
 
 
-def _mended(record: Record) -> list[str]:
+def _mended(record: "Record") -> list[str]:
     """Stages that the run got past without a FAIL; the empty name stands for the run as a whole."""
     failed = {stage for (stage, _), (_, passed, _) in record.verdicts.items() if not passed}
     whole = [""] if record.status == "done" else []
