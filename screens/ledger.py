@@ -313,7 +313,7 @@ class Ledger(RunDeeds):
             self._marks.remove(row.run_id)
         else:
             self._marks = [*self._marks[-1:], row.run_id]
-        marks = tuple(sorted(self._marks, key=lambda run_id: self.book.rows[run_id].created or 0.0))
+        marks = tuple(sorted(self._marks, key=lambda run_id: self.book.rows[run_id].began))
         if len(marks) == 2 and marks != self._compared:
             self._comparison = None
             self._compare(*marks)

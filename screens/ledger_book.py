@@ -46,6 +46,11 @@ class LedgerRow:
         return self.ended or self.started or self.created or 0.0
 
     @property
+    def began(self) -> float:
+        """When it was made, or else as `when` says."""
+        return self.created or self.when
+
+    @property
     def took(self) -> float | None:
         """Seconds from start to end; None for a run that goes on or never started."""
         if self.started is None or self.ended is None or self.status == "running":
@@ -172,12 +177,12 @@ def _best(value: float | None) -> tuple[bool, float]:
 
 
 ORDERS: Mapping[str, Callable[[LedgerRow], Any]] = {
-    "newest": lambda row: (-(row.created or row.when), row.run_id),
+    "newest": lambda row: (-row.began, row.run_id),
     "speedup": lambda row: (_best(row.speedup), row.run_id),
     "accept length": lambda row: (_best(row.accept_length), row.run_id),
     "time taken": lambda row: (_best(row.took), row.run_id),
-    "name": lambda row: (row.name.rpartition("-")[0], -(row.created or row.when)),
-    "status": lambda row: (row.status, -(row.created or row.when)),
+    "name": lambda row: (row.name.rpartition("-")[0], -row.began),
+    "status": lambda row: (row.status, -row.began),
 }
 
 _COMPARISON = re.compile(r"([A-Za-z_][\w/ .-]*?)(<=|>=|<|>|=)(-?\d+(?:\.\d*)?)(x|%|s|h)?")

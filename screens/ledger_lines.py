@@ -54,7 +54,7 @@ def _columns(short: Sequence[str], more: Sequence[str], width: int, glyphs: Glyp
     mark, status, run, when, took, accept, speedup, wiring = short
     created, job, verdicts, notes = more
     fixed = [
-        cell(when, 8, glyphs, right=True),
+        cell(when, 10, glyphs, right=True),
         cell(took, 11, glyphs, right=True),
         cell(accept, 6, glyphs, right=True),
         cell(speedup, 7, glyphs, right=True),
@@ -241,6 +241,8 @@ def comparison_lines(answer: Mapping[str, Any], width: int, glyphs: Glyphs, *, u
     names = [plain(run.get("run_id", "?"))[:200] for run in runs] + ["?"] * (2 - len(runs))
     third = max(8, (width - 2) // 4)
     first = max(8, width - 2 * third - 4)
+    # Where the whole id does not fit, the name is worth more than the date.
+    names = [name if cell_len(name) <= third else name.split("-", 2)[-1] for name in names]
     lines: list[Line] = [((_row("", names[0], names[1], first, third, glyphs), "head"),)]
     known = [mapping(section) for section in _list(answer.get("sections"))]
     order = list(SECTIONS)
