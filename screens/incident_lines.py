@@ -45,7 +45,7 @@ def timeline_head(width: int, glyphs: Glyphs) -> Line:
 
 def _cells(texts: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
     when, severity, stands, run, what = texts
-    first = 16 if width >= WIDE else 8
+    first = 16 if width >= WIDE else 10
     name = 28 if width >= WIDE else 14
     room = max(1, width - first - 7 - 4 - name - 4)
     return [

@@ -260,8 +260,10 @@ class Incidents(RunDeeds):
             await opened
 
     async def _do(self, one: Incident, remedy: Remedy) -> None:
-        if remedy.action == "resume":
-            self.action_resume_incident()
+        if remedy.action in ("resume", "cancel") and self.read_only:
+            self._copy(remedy.command or remedy.words)
+        elif remedy.action == "resume":
+            self.action_resume()
         elif remedy.action == "cancel":
             self.action_cancel()
         elif remedy.action == "logs":
@@ -272,13 +274,6 @@ class Incidents(RunDeeds):
             await self.app.run_action(f"app.room('{remedy.action}')")
         elif remedy.command:
             self._copy(remedy.command)
-
-    def action_resume_incident(self) -> None:
-        """Take the incident's run up again, with the same checks as the key."""
-        if self.read_only:
-            self.notify("The console is read-only.", severity="warning")
-        else:
-            self.action_resume()
 
     def action_copy(self) -> None:
         """Copy the command line of a remedy, or the words under the cursor."""
