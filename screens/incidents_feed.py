@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.hosts.link import Link
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.runs_feed import RunsFeed
 from eagle3ops.watchdog.incident import Incident, from_json
 from eagle3ops.watchdog.machine import machine_incidents
-from eagle3ops.words import plain
+from eagle3ops.words import elsewhere, plain
 
 READ_S = 5.0
 """Between questions while nobody looks."""
@@ -30,6 +31,7 @@ REMEMBERED = 200
 class Watched(Protocol):
     """What the feed looks at."""
 
+    link: Link
     runs: RunsFeed
     feed: MachineFeed
 
@@ -101,7 +103,9 @@ class IncidentsFeed:
     def take(self, answer: dict[str, Any]) -> None:
         """Learn from an answer of `incidents.list`."""
         sent = answer.get("incidents")
-        fresh = {one.id: one for data in (sent if isinstance(sent, list) else ()) if (one := cleaned(data)) is not None}
+        host = self._console.link.name
+        told = (cleaned(data, host) for data in (sent if isinstance(sent, list) else ()))
+        fresh = {one.id: one for one in told if one is not None}
         left_out = answer.get("left_out")
         self.left_out = left_out if isinstance(left_out, int) else 0
         self._forget(one for key, one in self._asked.items() if key not in fresh)
@@ -146,13 +150,16 @@ class IncidentsFeed:
             self._told[source] = (seen or set()) | standing.keys()
 
 
-def cleaned(data: object) -> Incident | None:
-    """An incident of an answer, in plain text; None for what is none."""
+def cleaned(data: object, host: str = "local") -> Incident | None:
+    """An incident of an answer, in plain text and with command lines that mean its host; None for what is none."""
     found = from_json(data)
-    return None if found is None else _clean(found)
+    return None if found is None else _clean(found, host)
 
 
-def _clean(one: Incident) -> Incident:
+def _clean(one: Incident, host: str = "local") -> Incident:
+    def mean(words: str) -> str:
+        return plain(words if host == "local" else elsewhere(words, host))
+
     return dataclasses.replace(
         one,
         title=plain(one.title),
@@ -162,6 +169,6 @@ def _clean(one: Incident) -> Incident:
         kind=plain(one.kind),
         evidence=tuple(dataclasses.replace(each, what=plain(each.what)) for each in one.evidence),
         remedies=tuple(
-            dataclasses.replace(each, words=plain(each.words), command=plain(each.command)) for each in one.remedies
+            dataclasses.replace(each, words=mean(each.words), command=mean(each.command)) for each in one.remedies
         ),
     )

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from eagle3ops.errors import ExitCode
@@ -295,7 +296,7 @@ def _told(one: Ended, record: Record) -> Evidence:
 
 
 def _remedies(record: Record, words: str, kind: str) -> tuple[Remedy, ...]:
-    found = [remedy_from(words)] if words else []
+    found = [_here(record, remedy_from(words))] if words else []
     if kind == "disk-full" and not any("runs gc" in one.command for one in found):
         found.append(Remedy("delete old runs, and outputs that no run needs", command=_command(record, "gc")))
     if kind in ("killed", "out-of-memory"):
@@ -303,6 +304,12 @@ def _remedies(record: Record, words: str, kind: str) -> tuple[Remedy, ...]:
     if not record.alive and record.status in _RESUMABLE:
         found.append(Remedy("take the run up again where it stopped", "resume", _command(record, "resume")))
     return (*found, *_look(record))[:MOST]
+
+
+def _here(record: Record, remedy: Remedy) -> Remedy:
+    """The remedy with its command line made to mean the run's own root."""
+    whole = not record.root or not remedy.command or "--root" in remedy.command
+    return remedy if whole else replace(remedy, command=f"{remedy.command} --root {shlex.quote(record.root)}")
 
 
 def _look(record: Record) -> tuple[Remedy, ...]:

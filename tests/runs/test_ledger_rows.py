@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eagle3ops import cli
 from eagle3ops.errors import Refused, RequestError
 from eagle3ops.hosts.agent import ops_ledger, ops_runs
 from eagle3ops.runs.compare import compare
@@ -180,3 +181,25 @@ def test_any_file_of_notes_can_be_read(tmp_path_factory: pytest.TempPathFactory,
     kept_file(root, FIRST).parent.mkdir(exist_ok=True)
     kept_file(root, FIRST).write_bytes(content)
     assert len(changes(root)["rows"]) == 1
+
+
+def test_commands_note_show_delete_and_tell_incidents(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*words: str) -> tuple[int, str]:
+        code = cli.main([*words, "--root", str(root)])
+        return code, capsys.readouterr().out
+
+    assert call("runs", "note", "aaaa")[1] == ""
+    assert call("runs", "note", "aaaa", "--hypothesis", "more steps help", "--outcome", "\x1b[31mno")[0] == 0
+    for words in (("runs", "note", "aaaa"), ("runs", "show", "aaaa")):
+        told = call(*words)[1]
+        assert "hypothesis: more steps help" in told
+        assert "\x1b" not in told
+    assert "would be deleted; its notes are kept" in call("runs", "delete", "aaaa")[1]
+    assert list_runs(root) == [FIRST, SECOND]
+    assert json.loads(call("runs", "delete", "aaaa", "--yes", "--json")[1])["notes_kept"]
+    assert list_runs(root) == [SECOND]
+    code, told = call("incidents")
+    assert code == 0
+    assert "verify/wiring: FAIL" in told
+    assert json.loads(call("incidents", "bbbb", "--json")[1])[0]["kind"] == "verdict"
+    assert call("runs", "delete", "nothing")[0] == 2

@@ -118,6 +118,7 @@ class World:
     def __init__(self) -> None:
         self.feed: Any = type("Feed", (), {"sample": None, "stale": ""})()
         self.runs: Any = None
+        self.link: Any = type("Link", (), {"name": "gpu-host"})()
 
 
 def test_what_is_gone_is_over_and_the_machine_remembers_when_it_began() -> None:
@@ -125,9 +126,18 @@ def test_what_is_gone_is_over_and_the_machine_remembers_when_it_began() -> None:
     feed = IncidentsFeed(world, clock=lambda: 50.0, on_new=news.append)
     gpu = {"i": 3, "uuid": "GPU-x", "state": "lost"}
     world.feed.sample = {"t": 10.0, "boot": "b", "gpu": []}
-    silent = {"id": "s", "title": "silent", "kind": "silent", "severity": "warn", "first": 1.0, "last": 9.0}
+    silent: dict[str, Any] = {
+        "id": "s",
+        "title": "silent",
+        "kind": "silent",
+        "severity": "warn",
+        "first": 1.0,
+        "last": 9.0,
+    }
+    silent |= {"remedies": [{"words": "end it", "action": "cancel", "command": "eagle3ops runs cancel x"}]}
     feed.take({"incidents": [silent, None, {"title": 5}]})
     assert news == []
+    assert feed.incidents[0].remedies[0].command == "eagle3ops runs cancel --host gpu-host x"
     world.feed.sample = {"t": 20.0, "boot": "b", "gpu": [gpu]}
     feed.take({"incidents": []})
     world.feed.sample = {"t": 30.0, "boot": "b", "gpu": [gpu]}
