@@ -16,8 +16,6 @@ def _harmless(character: str) -> bool:
 _COMMAND = re.compile(
     r"\beagle3ops (?:runs (?:list|show|follow|cancel|resume|diff|gc|note|delete)|plan|doctor|incidents)\b(?! --host)"
 )
-    r"\beagle3ops (?:runs (?:list|show|follow|cancel|resume|diff|gc|note|delete)|plan|doctor|incidents)\b(?! --host)"
-)
 
 
 def elsewhere(text: str, host: str) -> str:
