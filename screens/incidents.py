@@ -40,7 +40,13 @@ class Incidents(RunDeeds):
         *named(
             "incidents",
             [
-                Binding("enter", "choose", "Choose", tooltip="Go to the evidence and remedies; there: do it"),
+                Binding(
+                    "enter",
+                    "choose",
+                    "Choose",
+                    key_display="Enter",
+                    tooltip="Go to the evidence and remedies; there: do it",
+                ),
                 Binding("f", "show", "Filter", tooltip="All, those that stand, or those of the selected run"),
                 Binding("y", "copy", "Copy", tooltip="Copy the command line, or the words, under the cursor"),
                 Binding("o", "logs", "Logs", tooltip="Open the log that the evidence stands in"),

@@ -21,8 +21,10 @@ from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.words import human_bytes, plain
 
-READ_S = 2.0
-"""Between looks at what has changed."""
+READ_S = 5.0
+"""Between looks at what has changed, where nothing says that something has."""
+SOON_S = 1.0
+"""The same where the newest runs have changed."""
 LOW = 30
 """On a terminal of fewer rows the lower pane gets less."""
 
@@ -38,7 +40,13 @@ class Ledger(RunDeeds):
         *named(
             "ledger",
             [
-                Binding("enter", "open", "Open", tooltip="Look at the run under the cursor, in every room"),
+                Binding(
+                    "enter",
+                    "open",
+                    "Open",
+                    key_display="Enter",
+                    tooltip="Look at the run under the cursor, in every room",
+                ),
                 Binding("slash", "filter", "Filter", key_display="/", tooltip="Words, -words, figures: speedup>1.2"),
                 Binding("s", "sort", "Sort", tooltip="By time, speedup, accept length, time taken, name or status"),
                 Binding("space", "mark", "Mark", tooltip="Mark two runs to see what changed between them"),
@@ -67,6 +75,7 @@ class Ledger(RunDeeds):
         self._drafts: dict[str, dict[str, str]] = {}
         self._failure = ""
         self._read_at: float | None = None
+        self._read_of = -1
         self._reading = False
         self._painted: tuple[object, ...] = ()
         self._titles: dict[str, str] = {}
@@ -113,7 +122,8 @@ class Ledger(RunDeeds):
     def look(self) -> None:
         """Ask when it is time; paint when there is something new."""
         now = self.console.clock()
-        due = self._read_at is None or now - self._read_at >= READ_S or now < self._read_at
+        wait = READ_S if self._read_of == self.runs.version else SOON_S
+        due = self._read_at is None or now - self._read_at >= wait or now < self._read_at
         if not self._reading and (due or self.book.more or self.book.pending):
             self._read()
         self._order_rows()
@@ -144,7 +154,7 @@ class Ledger(RunDeeds):
 
     @work(exclusive=True, group="ledger", exit_on_error=False)
     async def _read(self) -> None:
-        self._reading = True
+        self._reading, self._read_of = True, self.runs.version
         book = self.book
         try:
             answer = await self.runs.ask("ledger.rows", generation=book.generation, since=book.since)

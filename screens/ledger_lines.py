@@ -80,11 +80,12 @@ def table_line(row: LedgerRow, width: int, glyphs: Glyphs, when: str, *, marked:
     verdicts = f"{count - len(row.failed)}/{count} PASS" if count else ABSENT
     note = row.note.get("outcome") or row.note.get("change") or row.note.get("hypothesis") or ""
     notes = f"{row.notes}: {note}" if row.notes else ""
+    count_words = f" ({row.notes})" if row.notes and width < WIDE else ""
     cells = _columns(
         [
             "*" if marked else "",
             f"{glyph} {row.status}",
-            ("> " if chosen else "") + row.name,
+            ("> " if chosen else "") + row.name + count_words,
             when,
             human_seconds(row.took) if row.took is not None else ABSENT,
             figure(row.accept_length, "", 2),
