@@ -226,7 +226,9 @@ class ConsoleApp(App[int]):
         self._tell_ending(row)
 
     def _tell_incident(self, incident: Incident) -> None:
-        """Something new went wrong."""
+        """Something new went wrong; in the room of incidents it is seen without a toast."""
+        if self.current_mode == "incidents":
+            return
         where = plain(f"{incident.run or self.link.name}: {incident.kind}")
         severity = "error" if incident.severity == "error" else "warning"
         told = f"{incident.title}\n5 opens Incidents."

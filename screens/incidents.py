@@ -60,6 +60,7 @@ class Incidents(RunDeeds):
         self._shown = SHOWN[0]
         self._listed: list[Incident] = []
         self._cursor: str | None = None
+        self._at_top = True
         self._choices: list[Choice] = []
         self._choice = 0
         self._chosen_of: str | None = None
@@ -133,14 +134,17 @@ class Incidents(RunDeeds):
             fits = lambda one: one.run == self.runs.selected  # noqa: E731
         before = next((at for at, one in enumerate(self._listed) if one.id == self._cursor), 0)
         self._listed = [one for one in self.incidents.incidents if fits(one)]
-        if self._cursor not in {one.id for one in self._listed}:
+        if self._at_top and self._listed and not self.query_one("#choices").has_focus:
+            # Who has not gone down the list looks at the newest one, whichever that is.
+            self._cursor = self._listed[0].id
+        elif self._cursor not in {one.id for one in self._listed}:
             self._cursor = self._listed[min(before, len(self._listed) - 1)].id if self._listed else None
 
     def _incident(self) -> Incident | None:
         """The one under the cursor, also while the cursor is still on its way there."""
         aim = self.query_one("#timeline", Table).aim
         if aim is not None and aim < len(self._listed):
-            self._cursor = self._listed[aim].id
+            self._cursor, self._at_top = self._listed[aim].id, aim == 0
         return next((one for one in self._listed if one.id == self._cursor), None)
 
     def _paint_timeline(self, now: float) -> None:
@@ -203,7 +207,7 @@ class Incidents(RunDeeds):
         if message.table.id == "choices":
             self._choice = message.to
         elif message.to < len(self._listed):
-            self._cursor = self._listed[message.to].id
+            self._cursor, self._at_top = self._listed[message.to].id, message.to == 0
         self.look()
 
     def action_show(self) -> None:

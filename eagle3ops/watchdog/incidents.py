@@ -307,8 +307,10 @@ def _remedies(record: Record, words: str, kind: str) -> tuple[Remedy, ...]:
 
 
 def _here(record: Record, remedy: Remedy) -> Remedy:
-    """The remedy with its command line made to mean the run's own root."""
-    whole = not record.root or not remedy.command or "--root" in remedy.command
+    """The remedy as a console can carry it out: a log is opened, a command line means the run's own root."""
+    if not remedy.command:
+        return replace(remedy, action="logs") if "/logs/" in remedy.words else remedy
+    whole = not record.root or "--root" in remedy.command
     return remedy if whole else replace(remedy, command=f"{remedy.command} --root {shlex.quote(record.root)}")
 
 

@@ -60,7 +60,7 @@ async def test_timeline_evidence_and_remedies(
         # The cursor stands on the first remedy; its evidence is above it.
         await pilot.press("enter", "enter")
         await pilot.pause()
-        assert did == [("copy", "eagle3ops doctor")]
+        assert did == [("copy", f"eagle3ops doctor --root {run.root}")]
         await pilot.press("down", "enter", "home", "enter", "y")
         await pilot.pause()
         assert did[1:3] == [("resume", RUN), (RUN, "train.log", 7)]
@@ -81,9 +81,15 @@ async def test_a_new_incident_is_told_once_and_one_that_was_there_is_not(run: Ru
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("5")
         await until(pilot, "1 stands")
+        await pilot.press("9")
         with EventLog(run.events_file) as log:
             log.append("incident", {"id": "w1", "title": "a deadlock", "severity": "error"}, "train")
-            await until(pilot, "2 stand", "a deadlock")
+            app.incidents.hurry()
+            while not any("deadlock" in toast.message for toast in app._notifications):
+                await pilot.pause(0.05)
+            await pilot.press("5")
+            # It is the newest, so the cursor is on it.
+            await until(pilot, "2 stand", "✗ error: a deadlock")
             log.append("incident", {"id": "w1", "title": "a deadlock", "severity": "error", "count": 2}, "train")
             await until(pilot, "(2 times)")
         told = [toast.message for toast in app._notifications if "deadlock" in toast.message]

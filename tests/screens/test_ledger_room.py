@@ -52,7 +52,8 @@ def root(tmp_path: Path) -> Path:
     make(tmp_path, "20261130-044512-older-aaaa", 1.2, started=now - 9000, ended=now - 7200)
     make(tmp_path, "20261130-054512-newer-bbbb", 1.5, started=now - 900, ended=now - 600)
     make(tmp_path, "20261130-064512-going-cccc", status="running", alive=True, exit_code=None, started=now - 60)
-    failed: dict[str, Any] = {"status": "failed", "exit_code": 1, "cause": EVIL, "stages": {"train": {"status": "failed"}}}
+    failed: dict[str, Any] = {"status": "failed", "exit_code": 1, "cause": EVIL}
+    failed["stages"] = {"train": {"status": "failed"}}
     make(tmp_path, "20261130-034512-broken-dddd", started=now - 9900, ended=now - 9600, **failed)
     return tmp_path
 

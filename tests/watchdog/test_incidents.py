@@ -41,7 +41,11 @@ def test_a_killed_stage_with_its_log_its_programs_and_what_to_do() -> None:
         ("stage", "train", {"status": "running"}),
         ("process", "train", {"role": "worker", "state": "started", "pid": 7, "log": "logs/worker.log"}),
         ("process", "train", {"role": "worker", "state": "ended", "pid": 7, "code": -9}),
-        ("stage", "train", FAILED | {"signal": "SIGKILL", "max_memory_bytes": 3 << 30, "remedy": "see /x/train.log"}),
+        (
+            "stage",
+            "train",
+            FAILED | {"signal": "SIGKILL", "max_memory_bytes": 3 << 30, "remedy": "see /x/logs/train.log"},
+        ),
         ("run", None, {"status": "failed", "cause": f"train: {FAILED['error']}"}),
         status="failed",
         logs={"train.log": LogEnd("train.log", 900, 1040.0, "step 812", 880)},
@@ -53,7 +57,7 @@ def test_a_killed_stage_with_its_log_its_programs_and_what_to_do() -> None:
     assert "the log says: step 812" in told
     assert "3.0 GiB" in told
     assert "worker (pid 7) ended by SIGKILL" in told
-    assert [each.action for each in one.remedies if each.action] == ["gpus", "resume", "run", "logs"]
+    assert [each.action for each in one.remedies if each.action] == ["logs", "gpus", "resume", "run", "logs"]
     assert any(each.command == f"eagle3ops runs resume {RUN}" for each in one.remedies)
 
 
