@@ -64,9 +64,9 @@ class Folded:
         if not isinstance(name, str) or "/" in name or len(name) > 100:
             return
         if event.kind == "metric" and (figure := _figure(value)) is not None:
-            self.metrics[f"{event.stage}/{name}"] = figure
+            self.metrics[f"{event.stage or 'run'}/{name}"] = figure
         elif event.kind == "verdict":
-            self.verdicts[f"{event.stage}/{name}"] = event.data.get("passed") is True
+            self.verdicts[f"{event.stage or 'run'}/{name}"] = event.data.get("passed") is True
 
     def read_on(self, path: Path, until: float) -> bool:
         """Read what was added; returns False when `until` (monotonic, s) came first."""
@@ -234,7 +234,7 @@ def _row(
         "notes": len(notes),
         "note": _newest(notes),
     }
-    return json.dumps(row, ensure_ascii=False, default=str)
+    return json.dumps(row, default=str)
 
 
 def _rank(name: str) -> tuple[int, str]:

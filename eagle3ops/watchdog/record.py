@@ -96,6 +96,9 @@ class Record:
     def take(self, event: Event) -> None:
         """Learn from one event."""
         data, stage = event.data, event.stage or ""
+        if not 0 <= event.ts < 1e12:
+            # No clock says that.
+            return
         self.last_event = max(self.last_event, event.ts)
         if event.kind == "run":
             self._take_run(event.ts, data)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eagle3ops import cli
 from eagle3ops.errors import Refused, RequestError
-from eagle3ops.hosts.agent import ops_ledger, ops_runs
+from eagle3ops.hosts.agent import ops_incidents, ops_ledger, ops_runs, protocol
 from eagle3ops.runs.compare import compare
 from eagle3ops.runs.deletion import delete_run
 from eagle3ops.runs.directory import RunDirectory, list_runs
@@ -82,6 +82,27 @@ def test_rows_hold_figures_and_only_changed_ones_come_again(root: Path) -> None:
     run.events_file.write_text("")
     after = changes(root, generation=again["generation"], since=again["version"])
     assert [row["figures"] for row in after["rows"]] == [{}]
+
+
+def test_half_characters_and_other_oddities_hide_no_run(root: Path) -> None:
+    run = RunDirectory(root / "runs" / FIRST)
+    lines = [
+        r'{"seq":9,"ts":1,"stage":null,"kind":"metric","data":{"name":"\ud800","value":1e999}}',
+        r'{"seq":10,"ts":1,"stage":"\ud800","kind":"metric","data":{"name":"x\u0000","value":2}}',
+        r'{"seq":11,"ts":1e308,"stage":"a","kind":"warn","data":{"text":"\ud800"}}',
+        r'{"seq":12,"ts":1e999,"stage":"a","kind":"stage","data":{"status":"failed"}}',
+        r'{"seq":13,"ts":1,"stage":"a","kind":"verdict","data":{"name":["x"],"passed":"yes"}}',
+    ]
+    with run.events_file.open("a") as file:
+        file.write("\n".join(lines) + "\n")
+    state = json.loads((run.path / "state.json").read_text()) | {"cause": "\ud800", "started": "soon", "ended": 1e999}
+    (run.path / "state.json").write_text(json.dumps(state))
+    rows = {row["run_id"]: row for row in changes(root)["rows"]}
+    assert rows[FIRST]["figures"] == {"bench/speedup": 1.2, "\ud800/x\0": 2.0}
+    assert rows[FIRST]["started"] is None
+    here = ops_runs.here(str(root))
+    for answer in (ops_ledger.rows(here), ops_incidents.incidents(here), compare(root, FIRST, SECOND)):
+        assert json.loads(protocol.encode({"id": 1, "ok": answer}))["ok"]
 
 
 def test_little_time_and_few_rows_at_a_time(root: Path) -> None:
