@@ -2,6 +2,7 @@
 
 from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_incidents, ops_ledger, ops_logs, ops_runs
 from eagle3ops.hosts.agent.operation import Operation
+from eagle3ops.outputs import ops_drafters
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
@@ -11,6 +12,7 @@ _ALL: tuple[Operation, ...] = (
     *ops_incidents.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_files.OPERATIONS,
+    *ops_drafters.OPERATIONS,
 )
 
 OPERATIONS: dict[str, Operation] = {found.name: found for found in _ALL}

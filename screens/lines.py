@@ -175,9 +175,9 @@ class Table(Lines, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select the line under the mouse."""
-        at = event.y - (1 if self._head else 0) + int(self.scroll_offset.y)
-        if 0 <= at < len(self._lines) and not (self._head and event.y == 0):
-            self._want(at)
+        row = event.get_content_offset_capture(self).y - (1 if self._head else 0)
+        if row >= 0 and row + int(self.scroll_offset.y) < len(self._lines):
+            self._want(row + int(self.scroll_offset.y))
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""
