@@ -181,11 +181,15 @@ class Incidents(RunDeeds):
         place = ", ".join(part for part in (one.run or "the machine", one.stage) if part) if one is not None else ""
         self._entitle("#incident", place or "No incident is selected")
         about.show((), about_lines(one, width, now) if one is not None else [])
+        before = self._choices[self._choice] if self._choice < len(self._choices) else None
         self._choices = choices_of(one) if one is not None else []
         if one is None or one.id != self._chosen_of:
             # What can be done comes first to hand; what shows it stands above.
             first = next((at for at, choice in enumerate(self._choices) if choice.remedy is not None), 0)
             self._chosen_of, self._choice = (one.id if one is not None else None), first
+        elif before in self._choices:
+            # What can be done may have become more or less; the cursor stays on what it was on.
+            self._choice = self._choices.index(before)
         self._choice = min(self._choice, max(0, len(self._choices) - 1))
         self._entitle("#choices", "Evidence, and → what can be done")
         lines = [choice_line(choice, table.room.width, glyphs, read_only=self.read_only) for choice in self._choices]
