@@ -100,6 +100,14 @@ async def test_the_run_under_the_cursor_is_the_one_in_the_other_rooms(root: Path
         await pilot.press("9", "down", "enter")
         await pilot.pause()
         assert (app.current_mode, app.runs.selected) == ("run", "20261130-044512-older-aaaa")
+        # By mouse: the line under the border and the heading, and the room in the bar.
+        await pilot.press("9")
+        await until(pilot, "4 runs by newest")
+        await pilot.click("#ledger-runs", offset=(20, 5))
+        await until(pilot, "20261130-034512-broken-dddd")
+        await pilot.click("RoomBar", offset=(2, 0))
+        await pilot.pause()
+        assert (app.current_mode, app.runs.selected) == ("overview", "20261130-034512-broken-dddd")
 
 
 async def test_a_note_that_is_given_up_is_not_lost_and_one_that_is_saved_is_shown(root: Path) -> None:
