@@ -88,6 +88,7 @@ def build_parser() -> ArgumentParser:
         ("show", "one run in full"),
         ("follow", "tell a run's events until it ends"),
         ("cancel", "end a run that is going on"),
+        ("wiring", "which layers each side reads, what verify says, what to do"),
     ):
         command = runs_commands.add_parser(name, parents=[common], help=text)
         command.add_argument("run", help="id, the start or end of one, or `last`")
