@@ -1,6 +1,16 @@
 """What can an agent be asked to do? The table of its ops, from every room that has some."""
 
-from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_processes, ops_runs, ops_spec
+from eagle3ops.hosts.agent import (
+    ops_events,
+    ops_files,
+    ops_host,
+    ops_incidents,
+    ops_ledger,
+    ops_logs,
+    ops_processes,
+    ops_runs,
+    ops_spec,
+)
 from eagle3ops.hosts.agent.operation import Operation
 from eagle3ops.outputs import ops_drafters, ops_training
 
@@ -10,6 +20,8 @@ _ALL: tuple[Operation, ...] = (
     *ops_processes.OPERATIONS,
     *ops_spec.OPERATIONS,
     *ops_events.OPERATIONS,
+    *ops_ledger.OPERATIONS,
+    *ops_incidents.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_files.OPERATIONS,
     *ops_training.OPERATIONS,
