@@ -101,10 +101,27 @@ def build_parser() -> ArgumentParser:
     diff = runs_commands.add_parser("diff", parents=[common], help="settings, versions and figures that differ")
     diff.add_argument("run")
     diff.add_argument("other")
+    note = runs_commands.add_parser("note", parents=[common], help="write down what was expected, changed, found")
+    note.add_argument("run", help="id, the start or end of one, or `last`")
+    for name, text in (
+        ("hypothesis", "what was expected, and why"),
+        ("change", "what was done differently"),
+        ("outcome", "what came of it"),
+    ):
+        note.add_argument(f"--{name}", metavar="TEXT", help=text)
+    delete = runs_commands.add_parser("delete", parents=[common], help="delete one run; its notes are kept")
+    delete.add_argument("run", help="id, or the start or end of one")
+    delete.add_argument(
+        "--yes", dest="delete_yes", action="store_true", help="delete; without it only say what would go"
+    )
     gc = runs_commands.add_parser("gc", parents=[common], help="delete old runs and outputs that no run needs")
     gc.add_argument("--keep", type=_count, metavar="N", default=20, help="keep the newest N runs (20)")
     gc.add_argument("--older-than", type=_days, metavar="DAYS", help="delete only what is older, in days")
     gc.add_argument("--yes", dest="gc_yes", action="store_true", help="delete; without it only say what would go")
+    incidents = commands.add_parser("incidents", parents=[common], help="what went wrong, what shows it, what to do")
+    incidents.add_argument("run", nargs="?", help="of one run: id, the start or end of one, or `last`")
+    incidents.add_argument("--runs", type=_count, metavar="N", default=20, help="of the newest N runs (20)")
+    incidents.add_argument("--all", action="store_true", help="also those that are over")
     _add_drafters(commands, common)
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
@@ -289,6 +306,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import runs
 
         return runs.runs(args, root, host, json=json)
+    if args.command == "incidents":
+        from eagle3ops.commands import incidents
+
+        return incidents.incidents(args, root, host, json=json)
     if args.command in ("plan", "spec"):
         from eagle3ops.commands import runs
 

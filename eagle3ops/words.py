@@ -14,8 +14,8 @@ def _harmless(character: str) -> bool:
 
 
 _COMMAND = re.compile(
-    r"\beagle3ops (?:runs (?:list|show|follow|cancel|resume|diff|gc)|drafters (?:list|show|promote|rollback)"
-    r"|plan|doctor)\b(?! --host)"
+    r"\beagle3ops (?:runs (?:list|show|follow|cancel|resume|diff|gc|note|delete)"
+    r"|drafters (?:list|show|promote|rollback)|plan|doctor|incidents)\b(?! --host)"
 )
 
 

@@ -28,12 +28,14 @@ from eagle3ops.screens.endings import GOOD, environment, run_command
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.help import Help
+from eagle3ops.screens.incidents_feed import IncidentsFeed
 from eagle3ops.screens.log_place import LogPlace
 from eagle3ops.screens.room import Room
 from eagle3ops.screens.rooms import FIRST, ROOMS
 from eagle3ops.screens.runs_feed import RunsFeed
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.settings import Resolved, remember_theme, resolve
+from eagle3ops.watchdog.incident import Incident
 from eagle3ops.words import plain
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -98,6 +100,7 @@ class ConsoleApp(App[int]):
             on_ended=self._run_ended,
             on_failure=self._tell_failure,
         )
+        self.incidents = IncidentsFeed(self, clock=clock, on_new=self._tell_incident)
         self._room_before = FIRST
         self.log_wanted: LogPlace | None = None
 
@@ -145,6 +148,7 @@ class ConsoleApp(App[int]):
             self.notify(text, title="Keymap", severity="warning", timeout=20, markup=False)
         self.run_worker(self.feed.run(), group="machine", exit_on_error=False)
         self.run_worker(self.runs.run(), group="runs", exit_on_error=False)
+        self.run_worker(self.incidents.run(), group="incidents", exit_on_error=False)
 
     @work(exit_on_error=False)
     async def _connect(self) -> None:
@@ -160,6 +164,7 @@ class ConsoleApp(App[int]):
         self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
         if state.kind == "connected":
             self.runs.hurry()
+            self.incidents.hurry()
         if state.kind == "stopped" and self.runs.rows:
             told = plain(state.why or "") + (f"\n→ {plain(state.remedy)}" if state.remedy else "")
             told += "\nThen press ctrl+l."
@@ -233,6 +238,15 @@ class ConsoleApp(App[int]):
     def _run_ended(self, row: RunRow) -> None:
         """A run that was seen going on has ended."""
         self._tell_ending(row)
+
+    def _tell_incident(self, incident: Incident) -> None:
+        """Something new went wrong; in the room of incidents it is seen without a toast."""
+        if self.current_mode == "incidents":
+            return
+        where = plain(f"{incident.run or self.link.name}: {incident.kind}")
+        severity = "error" if incident.severity == "error" else "warning"
+        told = f"{incident.title}\n5 opens Incidents."
+        self.notify(told, title=where, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
 
     def _tell_failure(self, text: str) -> None:
         """Something stands in the way of reading the runs."""

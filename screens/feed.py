@@ -22,6 +22,8 @@ class MachineFeed:
         self.link = link
         self.clock = clock
         self.machine = Machine()
+        self.sample: object = None
+        """The last sample as it came."""
 
     async def run(self) -> None:
         """Take samples for as long as the console is open; a refusal is kept, and asked again after a while."""
@@ -30,6 +32,7 @@ class MachineFeed:
                 async with contextlib.aclosing(self.link.telemetry(HZ)) as samples:
                     async for sample in samples:
                         self.machine.take(sample, self.clock())
+                        self.sample = sample
             except Eagle3opsError as error:
                 self.machine.failure = plain(error.what), plain(error.remedy or "")
             await asyncio.sleep(AGAIN_S)

@@ -150,13 +150,25 @@ class Table(Lines, can_focus=True):
             """The table, for who has several."""
             return self.table
 
+    aim: int | None = None
+    """Where the cursor is wanted, until it is there: keys may come faster than they are painted."""
+
+    def show(self, head: Line, lines: Sequence[Line], cursor: int | None = None) -> None:
+        """Put these on the screen, with the cursor where the screen has it."""
+        self.aim = None
+        super().show(head, lines, cursor)
+
+    @property
+    def _from(self) -> int:
+        return self.aim if self.aim is not None else self.cursor or 0
+
     def action_move(self, by: int) -> None:
         """Move the cursor by some lines."""
-        self._want((self.cursor or 0) + by)
+        self._want(self._from + by)
 
     def action_page(self, by: int) -> None:
         """Move the cursor by whole pages."""
-        self._want((self.cursor or 0) + by * max(1, self.room.height - 2))
+        self._want(self._from + by * max(1, self.room.height - 2))
 
     def action_edge(self, at_end: bool) -> None:
         """Move the cursor to the first line or the last."""
@@ -164,13 +176,14 @@ class Table(Lines, can_focus=True):
 
     def _want(self, to: int) -> None:
         if self._lines:
-            self.post_message(self.Moved(min(len(self._lines) - 1, max(0, to)), self))
+            self.aim = min(len(self._lines) - 1, max(0, to))
+            self.post_message(self.Moved(self.aim, self))
 
     def on_click(self, event: events.Click) -> None:
         """Select the line under the mouse."""
         row = event.get_content_offset_capture(self).y - (1 if self._head else 0)
         if row >= 0 and row + int(self.scroll_offset.y) < len(self._lines):
-            self.post_message(self.Moved(row + int(self.scroll_offset.y), self))
+            self._want(row + int(self.scroll_offset.y))
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.commands.jobs import follow, read_pipeline, take_up_again
-from eagle3ops.commands.output import table, write, write_json
+from eagle3ops.commands.output import table, when, write, write_json
 from eagle3ops.errors import ExitCode, Refused, RequestError
 from eagle3ops.runs.directory import RunDirectory, find_run, runs_folder
 from eagle3ops.runs.job import Forecast, load_registry
@@ -132,6 +132,10 @@ def runs(args: Namespace, root: str | None, host: str | None, *, json: bool) -> 
         return wiring(desk, args.run, json=json)
     if command == "gc":
         return _gc(desk, args, json=json)
+    if command in ("note", "delete"):
+        from eagle3ops.commands import notes
+
+        return notes.note(desk, args, json=json) if command == "note" else notes.delete(desk, args, json=json)
     if command == "cancel":
         return _cancel(desk, args.run, json=json)
     if desk.host != LOCAL:
@@ -173,10 +177,6 @@ def _cancel(desk: Desk, run: str, *, json: bool) -> int:
     return ExitCode.DONE
 
 
-def _when(seconds: float | None) -> str:
-    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
 def _list(desk: Desk, *, json: bool) -> int:
     found = desk.ask("runs.list")
     if json:
@@ -196,7 +196,7 @@ def _list(desk: Desk, *, json: bool) -> int:
                 plain(run["status"]),
                 "-" if run["exit_code"] is None else str(run["exit_code"]),
                 f"{done}/{len(run['stages'])}",
-                _when(run["created"]),
+                when(run["created"]),
                 took,
                 plain(run["cause"] or ""),
             ]
@@ -212,7 +212,7 @@ def _show(desk: Desk, run_id: str, *, json: bool) -> int:
         return ExitCode.DONE
     write(f"{found['run_id']}  {found['status']}  exit {found['exit_code']}")
     write(f"job {found['job']} from {plain(found['source'])}")
-    write(f"created {_when(found['created'])}, started {_when(found['started'])}, ended {_when(found['ended'])}")
+    write(f"created {when(found['created'])}, started {when(found['started'])}, ended {when(found['ended'])}")
     write(f"folder {found['path']}")
     if found["cause"]:
         write(f"cause {plain(found['cause'])}")
@@ -223,6 +223,10 @@ def _show(desk: Desk, run_id: str, *, json: bool) -> int:
             "  "
             + "  ".join(word for word in [*words, str(stage.get("out", "")), plain(stage.get("error", ""))] if word)
         )
+    if found.get("notes"):
+        from eagle3ops.commands.notes import write_notes
+
+        write_notes(found["notes"])
     for name, text in found["verdicts"].items():
         write(f"verdict {plain(name)}: {plain(text)}")
     for name, value in found["metrics"].items():

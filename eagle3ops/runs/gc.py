@@ -1,14 +1,16 @@
 """Which runs and stage outputs does nobody need any more?"""
 
+import contextlib
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3ops.errors import RequestError
+from eagle3ops.errors import Refused, RequestError
+from eagle3ops.runs.deletion import GONE, delete_run
 from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
 from eagle3ops.runs.files import read_json
-from eagle3ops.runs.starts import forget_old, note_deleted
+from eagle3ops.runs.starts import forget_old
 from eagle3ops.runs.store import Store, folder_bytes, remove
 
 UNFINISHED_S = 86400.0
@@ -46,11 +48,11 @@ def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None)
     damaged = [RunDirectory(path) for path in others if not path.name.startswith(".")]
     needed = {path for run in [*runs, *damaged] if run not in old for path in _needs(run)} | _promoted(root)
     garbage = [Garbage("run", run.path, folder_bytes(run.path)) for run in old]
-    # What a killed starter left and nobody went on with.
+    # What a killed starter left and nobody went on with, and what a killed deletion did.
     garbage += [
         Garbage("run", path, folder_bytes(path))
         for path in others
-        if path.name.endswith(".new") and path.stat().st_mtime < time.time() - UNFINISHED_S
+        if path.name.endswith((".new", GONE)) and path.stat().st_mtime < time.time() - UNFINISHED_S
     ]
     folder = Store(root).folder
     if folder.is_dir():
@@ -64,17 +66,21 @@ def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None)
 def collect(garbage: list[Garbage]) -> list[Garbage]:
     """Delete; returns what was deleted. A stage that a process works in, or a run that has started, is left.
 
-    The key of a deleted run is remembered for a while: an order that is repeated late must not start it anew.
+    The key of a deleted run is remembered for a while: an order that is repeated late must not start it anew. Its
+    notes are kept.
     """
     gone = []
     for item in garbage:
         if item.kind == "stage":
             if remove(item.path):
                 gone.append(item)
-        elif not RunDirectory(item.path).alive():
-            note_deleted(RunDirectory(item.path))
+        elif item.path.name.startswith("."):
             shutil.rmtree(item.path)
             gone.append(item)
+        else:
+            with contextlib.suppress(Refused):
+                delete_run(RunDirectory(item.path))
+                gone.append(item)
     for root in {RunDirectory(item.path).root for item in gone if item.kind == "run"}:
         forget_old(root)
     return gone

@@ -1,4 +1,4 @@
-"""Which runs are there, what did they find, and how do two of them differ?
+"""Which runs are there, and what did they find?
 
 The ledger is a SQLite index over the run directories. It holds nothing that they do not say: deleted, damaged or of an
 older form, it is built again from them.
@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.errors import Eagle3opsError, RequestError
+from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
 from eagle3ops.runs.events import read_events
-from eagle3ops.spec.yamltree import read_tree
+from eagle3ops.runs.notes import notes_of
 
 FORMAT = 2
 """Raised when the table changes; an index of another format is thrown away."""
@@ -192,47 +192,5 @@ def show(root: Path, run_id: str) -> dict[str, Any]:
         "source": run.request().get("source"),
         "state": run.state(),
         **asdict(figures(run)),
+        "notes": notes_of(run),
     }
-
-
-def diff(root: Path, first: str, second: str) -> dict[str, dict[str, list[Any]]]:
-    """What differs between two runs: section -> key -> [value in the first, value in the second]."""
-    one, two = find_run(root, first), find_run(root, second)
-    figures_one, figures_two = figures(one), figures(two)
-    return {
-        "spec": _differences(_flat_spec(one), _flat_spec(two)),
-        "versions": _differences(one.state().get("versions", {}), two.state().get("versions", {})),
-        "keys": _differences(_keys(one), _keys(two)),
-        "metrics": _differences(figures_one.metrics, figures_two.metrics),
-        "verdicts": _differences(figures_one.verdicts, figures_two.verdicts),
-        "outcome": _differences(_outcome(one), _outcome(two)),
-    }
-
-
-def _differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, list[Any]]:
-    names = [*one, *(name for name in two if name not in one)]
-    return {name: [one.get(name), two.get(name)] for name in names if one.get(name) != two.get(name)}
-
-
-def _keys(run: RunDirectory) -> dict[str, str]:
-    return {name: str(stage.get("key", ""))[:16] for name, stage in run.state().get("stages", {}).items()}
-
-
-def _outcome(run: RunDirectory) -> dict[str, Any]:
-    return {"status": run.status(), "exit_code": run.state().get("exit_code"), "cause": summarize(run).cause}
-
-
-def _flat_spec(run: RunDirectory) -> dict[str, Any]:
-    try:
-        text = run.spec_file.read_bytes()
-    except OSError as error:
-        raise RequestError(f"{run.spec_file}: cannot be read: {error.strerror}", remedy="compare other runs") from error
-    return dict(_flatten(read_tree(text, str(run.spec_file)).data, ""))
-
-
-def _flatten(data: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, data

@@ -7,9 +7,10 @@ import pytest
 from toy_world import Toy
 
 from eagle3ops.errors import RequestError
+from eagle3ops.runs.compare import diff
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, new_run_id
 from eagle3ops.runs.gc import collect, find_garbage
-from eagle3ops.runs.ledger import Ledger, diff
+from eagle3ops.runs.ledger import Ledger
 
 
 def test_a_damaged_run_hides_no_other_and_not_itself(toy: Toy) -> None:

@@ -36,9 +36,9 @@ def show(here: Surroundings, *, run: str) -> dict[str, Any]:
 
 def diff(here: Surroundings, *, run: str, other: str) -> dict[str, Any]:
     """What differs between two runs."""
-    from eagle3ops.runs import ledger
+    from eagle3ops.runs import compare
 
-    return ledger.diff(here.root, run, other)
+    return compare.diff(here.root, run, other)
 
 
 def state(here: Surroundings, *, run: str) -> dict[str, Any]:
