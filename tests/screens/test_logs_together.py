@@ -165,7 +165,7 @@ async def test_another_room_points_to_a_place(folder: Path) -> None:
     async with app.run_test(size=(100, 24), notifications=True) as pilot:
         await until(pilot, "ranks-bbbb")
         text = (folder / "train-rank1.log").read_text()
-        app.open_log(RUN, "train-rank1.log", text.index("step 123.") + 2)
+        app.open_log(RUN, "logs/train-rank1.log", text.index("step 123.") + 2)
         await until(pilot, "line 124 of 300", "train-rank1.log", "step 123.")
         app.open_log(OLDER, "old.log")
         await until(pilot, OLDER, "long ago", "▶ following")
