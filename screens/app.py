@@ -181,7 +181,7 @@ class ConsoleApp(App[int]):
         await self.action_room(self._room_before if self._room_before != self.current_mode else FIRST)
 
     def open_log(self, run_id: str, log: str, offset: int | None = None) -> None:
-        """Go to a byte of a log of a run, or to its end; events and states name logs by `logs/NAME` or the whole path."""
+        """Go to a byte of a log, or to its end; it may be named as events name it, `logs/NAME` or a whole path."""
         name = log.rpartition("/logs/")[2].removeprefix("logs/")
         self.log_wanted = LogPlace(run_id, name, offset)
         self.runs.select(run_id)
