@@ -23,9 +23,30 @@ class Glyphs:
     """Where a text was cut."""
     degree: str
     """Before C."""
+    arrow: str = ">"
+    """From one stage to the next."""
+    corners: str = "++++"
+    """Of a box: top left, top right, bottom left, bottom right."""
+    side: str = "|"
+    """Of a box, upright."""
+    flat: str = "-"
+    """Of a box, level."""
 
 
-BLOCKS = Glyphs(levels="▁▂▃▄▅▆▇█", full="█", empty="░", branch="├ ", last="└ ", through="│ ", more="…", degree="°")
+BLOCKS = Glyphs(
+    levels="▁▂▃▄▅▆▇█",
+    full="█",
+    empty="░",
+    branch="├ ",
+    last="└ ",
+    through="│ ",
+    more="…",
+    degree="°",
+    arrow="→",
+    corners="╭╮╰╯",
+    side="│",
+    flat="─",
+)
 ASCII = Glyphs(levels="_.-:=+*#", full="#", empty=".", branch="|-", last="`-", through="| ", more=">", degree=" ")
 
 
