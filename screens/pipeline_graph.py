@@ -69,9 +69,7 @@ def _says(line: Line) -> bool:
     return any(text.strip() for text, _ in line[1:-1])
 
 
-def _row(
-    drawn: Sequence[list[Line]], room: int, lead: int, glyphs: Glyphs, *, first: bool, boxed: bool
-) -> list[Line]:
+def _row(drawn: Sequence[list[Line]], room: int, lead: int, glyphs: Glyphs, *, first: bool, boxed: bool) -> list[Line]:
     """Nodes side by side, with arrows between them."""
     gap = 3 if boxed else 2
     arrow = f" {glyphs.arrow} " if boxed else f"{glyphs.arrow} "
