@@ -1,5 +1,6 @@
 """How are runs, events, hosts and what waits for a person put into lines of a given width?"""
 
+import textwrap
 import time
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from eagle3ops.hosts.link import LinkState
 from eagle3ops.screens.attention import Matter
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import Line, cell
-from eagle3ops.screens.pipeline_graph import mark
+from eagle3ops.screens.pipeline_graph import cut, mark
 from eagle3ops.screens.watching import QUIET_S, RunDetail, RunRow, age
 from eagle3ops.words import plain
 
@@ -35,7 +36,7 @@ def run_lines(rows: Sequence[RunRow], width: int, glyphs: Glyphs, now: float, *,
         tail = f" {cell(row.status, min(12, states), glyphs)} {since:>6}"
         name = cell(row.name, max(0, width - 2 - cell_len(tail)), glyphs)
         parts: Line = ((f"{sign} ", look), (name, "plain"), (tail, "dim" if look == "good" else look))
-        lines.append(tuple((text, "stale") for text, _ in parts) if stale else parts)
+        lines.append(cut(tuple((text, "stale") for text, _ in parts) if stale else parts, width))
     return lines
 
 
@@ -65,7 +66,7 @@ def hosts_line(
         offer = "   H: other hosts" if others else ""
     room = max(0, left - cell_len(offer))
     told = cell(why, min(room, cell_len(why)), glyphs)
-    return (*front, (told, "plain"), (cell(offer, min(max(0, left - cell_len(told)), cell_len(offer)), glyphs), "dim"))
+    return cut((*front, (told, "plain"), (offer, "dim")), width)
 
 
 def status_line(detail: RunDetail, now: float, width: int, glyphs: Glyphs) -> Line:
@@ -81,7 +82,7 @@ def status_line(detail: RunDetail, now: float, width: int, glyphs: Glyphs) -> Li
     if detail.cause and left > 4:
         why = cell(f"  {detail.cause}", left, glyphs).rstrip()
         parts.append((why, "plain" if detail.row.status == "cancelled" else "bad"))
-    return tuple(parts)
+    return cut(tuple(parts), width)
 
 
 def event_lines(tail: Sequence[tuple[float, str, str]], width: int, most: int) -> list[Line]:
@@ -109,13 +110,7 @@ def matter_lines(found: Sequence[Matter], width: int, glyphs: Glyphs) -> list[Li
         hint = f"  {matter.hint}" if matter.hint and width >= cell_len(matter.hint) + 34 else ""
         front = f"{sign} {matter.word} "
         room = max(0, width - cell_len(front) - cell_len(hint))
-        lines.append(
-            (
-                (cell(front, min(width, cell_len(front)), glyphs), matter.look),
-                (cell(matter.text, room, glyphs), "plain"),
-                (hint, "head"),
-            )
-        )
+        lines.append(cut(((front, matter.look), (cell(matter.text, room, glyphs), "plain"), (hint, "head")), width))
     return lines
 
 
@@ -127,8 +122,11 @@ def no_runs_lines(name: str, where: str, rooted: bool, width: int) -> list[Line]
     told: list[tuple[str, str]] = [
         (f"No runs in {where}{on} yet.", "head"),
         ("", "plain"),
-        ("0 opens Launch, where one is filled in and started. Or start the demonstration in another", "plain"),
-        ("terminal; it takes some minutes and appears here:", "plain"),
+        (
+            "0 opens Launch, where one is filled in and started. Or start the demonstration in another terminal; "
+            "it takes some minutes and appears here:",
+            "plain",
+        ),
         ("", "plain"),
         (f"  eagle3ops --job pipeline{host}{root}", "head"),
         ("", "plain"),
@@ -144,9 +142,14 @@ def link_lines(name: str, state: LinkState, width: int) -> list[Line]:
     if state.remedy:
         told += [("", "plain"), (f"→ {plain(state.remedy)}", "head")]
     if state.kind == "stopped":
-        told += [("", "plain"), ("Trying again is of no use until that is put right; then press l.", "plain")]
+        told += [("", "plain"), ("Trying again is of no use until that is put right; then press ctrl+l.", "plain")]
     return _wrapped(told, width)
 
 
 def _wrapped(told: Sequence[tuple[str, str]], width: int) -> list[Line]:
-    return [((piece, look),) for text, look in told for piece in chop_cells(text, max(8, width)) or [""]]
+    """Prose in words; what is no prose, such as a command, as it is."""
+    lines: list[Line] = []
+    for text, look in told:
+        prose = textwrap.wrap(text, max(8, width), break_on_hyphens=False) if not text.startswith(" ") else [text]
+        lines += [((piece, look),) for part in prose or [""] for piece in chop_cells(part, max(8, width)) or [""]]
+    return lines

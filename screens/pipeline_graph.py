@@ -62,7 +62,7 @@ def graph_lines(stages: Sequence[StageRow], width: int, glyphs: Glyphs, *, boxed
         lines += _row(drawn, room, lead, glyphs, first=at == 0, boxed=boxed)
     if len(stages) > len(shown):
         lines.append(((cell(f"and {len(stages) - len(shown)} more stages", width, glyphs), "dim"),))
-    return [_cut(line, width) for line in lines]
+    return [cut(line, width) for line in lines]
 
 
 def _says(line: Line) -> bool:
@@ -128,7 +128,7 @@ def _box(stage: StageRow, room: int, glyphs: Glyphs) -> list[Line]:
     ]
     lines = [((f"{side} ", frame), *line, (f" {side}", frame)) for line in inside]
     bottom: Line = ((f"{corner[2]}{flat * max(0, room - 2)}{corner[3]}", frame),)
-    return [_cut(line, room) for line in (top, *lines, bottom)]
+    return [cut(line, room) for line in (top, *lines, bottom)]
 
 
 def _working(stage: StageRow, room: int, glyphs: Glyphs, *, indent: int) -> Line:
@@ -222,15 +222,15 @@ def verdict_lines(verdicts: Sequence[tuple[str, bool, str]], width: int, glyphs:
         left -= cell_len(word) + 6
     if row:
         lines.append(tuple(row))
-    return [_cut(line, width) for line in lines[:most]]
+    return [cut(line, width) for line in lines[:most]]
 
 
 def _fill(line: Line, width: int) -> Line:
     missing = width - sum(cell_len(text) for text, _ in line)
-    return (*line, (" " * missing, "plain")) if missing > 0 else _cut(line, width)
+    return (*line, (" " * missing, "plain")) if missing > 0 else cut(line, width)
 
 
-def _cut(line: Line, width: int) -> Line:
+def cut(line: Line, width: int) -> Line:
     """The line, no wider than `width`."""
     total = 0
     kept: list[tuple[str, str]] = []
