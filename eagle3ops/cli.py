@@ -283,8 +283,9 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
 
         return config.config(args, json=json)
     from eagle3ops.hosts.agent import loop as agent
+    from eagle3ops.operations import OPERATIONS
 
-    return agent.main(root)
+    return agent.main(OPERATIONS, root)
 
 
 def _refuse_empty(args: Namespace) -> None:

@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual import events, work
@@ -24,14 +25,14 @@ from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.reach import transport_for
 from eagle3ops.screens import choices, crash
 from eagle3ops.screens.asking import ConsolePrompts
-from eagle3ops.screens.base import named
+from eagle3ops.screens.base import ConsoleScreen, named
 from eagle3ops.screens.colours import AsciiOnly, Colourless
 from eagle3ops.screens.endings import GOOD, environment, run_command
 from eagle3ops.screens.feed import MachineFeed
-from eagle3ops.screens.gpus import GpusScreen
+from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.help import Help
-from eagle3ops.screens.logs import Logs
-from eagle3ops.screens.overview import Overview
+from eagle3ops.screens.rooms import FIRST, ROOMS
+from eagle3ops.screens.runs_feed import RunsFeed
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.settings import Resolved, remember_theme, resolve
 from eagle3ops.words import plain
@@ -58,18 +59,31 @@ class ConsoleApp(App[int]):
     """One host, one root there, its runs, and what can be done with them."""
 
     TITLE = "eagle3ops"
+    DEFAULT_MODE = FIRST
+    MODES = {entry.name: entry.make for entry in ROOMS}  # noqa: RUF012  (as Textual has it)
     BINDINGS: ClassVar[list[BindingType]] = [
         *named(
             "app",
             [
+                *(
+                    Binding(entry.key, f"room('{entry.name}')", entry.label, show=False, tooltip=entry.what)
+                    for entry in ROOMS
+                ),
                 Binding("q", "quit", "Quit", tooltip="Close the console; runs go on"),
                 Binding("question_mark,f1", "help", "Help", key_display="?"),
             ],
         )
     ]
 
-    def __init__(self, root: str | None = None, host: str = "local", resolved: Resolved | None = None) -> None:
+    def __init__(
+        self,
+        root: str | None = None,
+        host: str = "local",
+        resolved: Resolved | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__()
+        self.clock = clock
         self.resolved = resolved or resolve()
         choices.check(self.resolved)
         self.settings = self.resolved.settings
@@ -88,7 +102,16 @@ class ConsoleApp(App[int]):
         self._crash: tuple[BaseException, crash.Facts] | None = None
         self.link = Link(transport_for(host, ConsolePrompts(self)), on_state=self._link_changed)
         self.feed = MachineFeed(self.link)
-        self.overview = Overview(self.link, root, self.settings.refresh)
+        self.glyphs = ASCII if self.settings.ascii else BLOCKS
+        self.runs = RunsFeed(
+            self.link,
+            root,
+            refresh_s=self.settings.refresh,
+            clock=clock,
+            on_ended=self._run_ended,
+            on_failure=self._tell_failure,
+        )
+        self._room_before = FIRST
 
     def _first_theme(self) -> str:
         if self.settings.theme is not None:
@@ -126,12 +149,12 @@ class ConsoleApp(App[int]):
         if not self.is_headless:
             self.set_interval(TERMINAL_LOOK_S, self._look_for_terminal)
             threading.Thread(target=_end_without_terminal, name="terminal", daemon=True).start()
-        self.push_screen(self.overview)
         self._connect()
         for key, loser, winner in self._displaced:
             text = f"The keymap takes {key!r} from {loser}, for {winner}."
             self.notify(text, title="Keymap", severity="warning", timeout=20, markup=False)
         self.run_worker(self.feed.run(), group="machine", exit_on_error=False)
+        self.run_worker(self.runs.run(), group="runs", exit_on_error=False)
 
     @work(exit_on_error=False)
     async def _connect(self) -> None:
@@ -145,30 +168,37 @@ class ConsoleApp(App[int]):
     def _link_changed(self, state: LinkState) -> None:
         looking = "read-only, " if self.read_only else ""
         self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
-        self.overview.show_link(state)
+        if state.kind == "connected":
+            self.runs.hurry()
+        if state.kind == "stopped" and self.runs.rows:
+            told = plain(state.why or "") + (f"\n→ {plain(state.remedy)}" if state.remedy else "")
+            told += "\nThen press ctrl+l."
+            self.notify(told, title=f"{self.link.name}: stopped", severity="error", timeout=120, markup=False)
 
-    def action_gpus(self) -> None:
-        """Open the GPUs and processes, unless they are open."""
-        if not isinstance(self.screen, GpusScreen):
-            self.push_screen(GpusScreen(self.feed))
+    async def action_room(self, name: str) -> None:
+        """Go to a room."""
+        if name != self.current_mode:
+            self._room_before = self.current_mode
+            await self.switch_mode(name)
+
+    async def action_room_before(self) -> None:
+        """Go back to the room that one came from."""
+        await self.action_room(self._room_before if self._room_before != self.current_mode else FIRST)
+
+    async def action_gpus(self) -> None:
+        """Go to the GPUs and processes."""
+        await self.action_room("gpus")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: Textual's own commands and those of the overview."""
+        """The palette: Textual's own commands, the rooms, and all that the screen's keys do."""
         yield from super().get_system_commands(screen)
         yield SystemCommand("Help", "Every key, and what it does", self.action_help)
-        if not isinstance(screen, GpusScreen):
-            yield SystemCommand("GPUs and processes", "What the machine's GPUs and processes do", self.action_gpus)
-        if isinstance(screen, GpusScreen):
-            yield SystemCommand("Sort processes", "By CPU, memory, GPU memory, I/O or age", screen.action_sort)
-        if isinstance(screen, Overview):
-            if not self.read_only:
+        for entry in ROOMS:
+            if entry.name != self.current_mode:
                 yield SystemCommand(
-                    "Resume run", "Take the selected run up again where it stopped", screen.action_resume
+                    f"{entry.label} (key {entry.key})", entry.what, partial(self.action_room, entry.name)
                 )
-                yield SystemCommand("Cancel run", "End the selected run; asks first", screen.action_cancel)
-            yield SystemCommand("Reconnect", "Try the line to the host now", screen.action_reconnect)
-            yield SystemCommand("Logs", "What the processes of the selected run say", screen.action_logs)
-        if isinstance(screen, Logs):
+        if isinstance(screen, ConsoleScreen):
             yield from screen.commands()
 
     @work(exclusive=True, group="help", exit_on_error=False)
@@ -198,9 +228,13 @@ class ConsoleApp(App[int]):
             text = f"Kept in {path}; {origin} still comes first."
             self.notify(text, title=f"Theme {theme.name}", markup=False)
 
-    def on_overview_run_ended(self, event: Overview.RunEnded) -> None:
+    def _run_ended(self, row: RunRow) -> None:
         """A run that was seen going on has ended."""
-        self._tell_ending(event.row)
+        self._tell_ending(row)
+
+    def _tell_failure(self, text: str) -> None:
+        """Something stands in the way of reading the runs."""
+        self.notify(text, title="The runs cannot be read", severity="error", markup=False)
 
     @work(exit_on_error=False)
     async def _tell_ending(self, row: RunRow) -> None:

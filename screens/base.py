@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar, TypeVar
 
-from textual.binding import Binding, BindingType
+from textual.app import SystemCommand
+from textual.binding import Binding, BindingsMap, BindingType
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
@@ -12,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def named(room: str, bindings: Iterable[Binding]) -> list[BindingType]:
-    """The bindings with names for the keymap: the action `cancel` of the room `overview` is `overview.cancel`."""
+    """The bindings with names for the keymap: the action `sort` of the room `gpus` is `gpus.sort`."""
     return [dataclasses.replace(binding, id=f"{room}.{_plain_action(binding.action)}") for binding in bindings]
 
 
@@ -39,9 +41,27 @@ class ConsoleScreen(Screen[Result]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """No key, and no hint in the footer, for what must not be done here."""
-        if self.read_only and action in self.DESTRUCTIVE:
+        if self.read_only and any(action in vars(kind).get("DESTRUCTIVE", ()) for kind in type(self).__mro__):
             return False
         return super().check_action(action, parameters)
+
+    def commands(self) -> Iterable[SystemCommand]:
+        """What the screen's own keys do, for the command palette."""
+        told: set[str] = set()
+        for kind in type(self).__mro__:
+            for binding in BindingsMap(kind.__dict__.get("BINDINGS", ())).key_to_bindings.values():
+                for bound in binding:
+                    if bound.id is None or not bound.description or bound.action in told:
+                        continue
+                    told.add(bound.action)
+                    if self.check_action(bound.action, ()):
+                        yield SystemCommand(
+                            bound.description, bound.tooltip, partial(self.run_action_here, bound.action)
+                        )
+
+    async def run_action_here(self, action: str) -> None:
+        """Do what a key of this screen does."""
+        await self.app.run_action(action, self)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """A worker came to an end that nobody thought of: say so, and keep the traceback."""

@@ -30,7 +30,7 @@ class Action:
     """Something that a key stands for."""
 
     name: str
-    """As a keymap names it, such as `overview.cancel`."""
+    """As a keymap names it, such as `runs.cancel`."""
     label: str
     what: str
     """What it does, in a sentence."""

@@ -1,15 +1,15 @@
 """What does each GPU and each process do, and how old is what is said of it?"""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from rich.cells import chop_cells
 from rich.text import Text
 from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer, Header
+from textual.widget import Widget
 
-from eagle3ops.screens.base import ConsoleScreen, named
+from eagle3ops.screens.base import named
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import glyphs_of
 from eagle3ops.screens.lines import Lines, Table
@@ -17,66 +17,59 @@ from eagle3ops.screens.machine import ProcessRow
 from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, host_lines
 from eagle3ops.screens.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.process_tree import ORDERS, Branch, tree
-
-LOOK_S = 0.25
-"""Between looks for a new sample; nothing is painted where nothing has changed."""
+from eagle3ops.screens.room import Room
 
 LOW = 30
 """On a terminal of fewer rows the panes around the processes are cut down."""
 
 
-class GpusScreen(ConsoleScreen[None]):
+class GpusScreen(Room):
     """GPUs above, the host below them, then the processes run by run, and all about the selected one."""
 
+    ROOM = "gpus"
     CSS_PATH = "gpus.tcss"
     PLACE = "GPUs and processes"
     BINDINGS: ClassVar[list[BindingType]] = [
         *named(
             "gpus",
             [
-                Binding("escape", "back", "Back"),
-                Binding("s", "sort", "Sort"),
-                Binding("l", "reconnect", "Reconnect", show=False),
-                Binding("tab", "app.focus_next", "Next pane", show=False),
+                Binding("s", "sort", "Sort", tooltip="By CPU, memory, GPU memory, I/O or age"),
+                Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
             ],
         )
     ]
 
-    def __init__(self, feed: MachineFeed) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._feed = feed
         self._order = ORDERS[0]
         self._branches: list[Branch] = []
         self._selected: str | None = None
         self._drawn: tuple[object, ...] = ()
         self._titles: dict[str, str] = {}
 
-    def compose(self) -> ComposeResult:
-        """Lay the panes out."""
-        yield Header()
+    @property
+    def _feed(self) -> MachineFeed:
+        return self.console.feed
+
+    def body(self) -> Iterable[Widget]:
+        """The panes."""
         yield Lines(id="gpus", classes="titled")
         yield Lines(id="host", classes="titled")
         yield Table(id="processes", classes="titled")
         yield Lines(id="selected", classes="titled")
-        yield Footer()
 
     def on_mount(self) -> None:
-        """Draw what is known already, and look for more from time to time."""
+        """The list of processes has the keys."""
         self._entitle("#selected", "Selected")
         self.query_one("#selected").can_focus = True
         self.query_one("#processes").focus()
-        self.call_after_refresh(self.look)
-        self.set_interval(LOOK_S, self.look)
 
     def on_resize(self, _: events.Resize) -> None:
         """Another width makes other lines."""
         self.set_class(self.app.size.height < LOW, "low")
-        self.call_after_refresh(self.look)
 
     def look(self) -> None:
         """Draw the last sample, if there is anything new about it."""
-        if self.app.screen is not self:
-            return
         machine, stale = self._feed.machine, self._feed.stale
         state = (machine.version, stale, machine.failure, self.size, self._order, self._selected, self._widths())
         if state == self._drawn or not self.query_one("#gpus").size.width:
@@ -176,19 +169,6 @@ class GpusScreen(ConsoleScreen[None]):
         """Sort by the next figure."""
         self._order = ORDERS[(ORDERS.index(self._order) + 1) % len(ORDERS)]
         self.look()
-
-    def action_reconnect(self) -> None:
-        """Try the line to the host now."""
-        self.run_worker(self._reconnect(), exit_on_error=False)
-
-    async def _reconnect(self) -> None:
-        """From a worker, as it may have to ask for a passphrase."""
-        self._feed.link.start()
-        self._feed.link.wake()
-
-    def action_back(self) -> None:
-        """To where one came from."""
-        self.dismiss()
 
 
 def _faded(line: Line) -> Line:

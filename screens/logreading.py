@@ -7,10 +7,10 @@ from rich.text import Text
 from textual import on, work
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.screens.base import ConsoleScreen
 from eagle3ops.screens.logsource import Document, Host, Matches
 from eagle3ops.screens.logtext import LEVEL_PATTERNS, Condition, parse_condition
 from eagle3ops.screens.logview import LogView
+from eagle3ops.screens.room import Room
 from eagle3ops.words import human_bytes, plain
 
 TYPING_S = 0.15
@@ -19,12 +19,14 @@ TYPING_S = 0.15
 PAINT_S = 0.1
 
 
-class LogReading(ConsoleScreen[None]):
+class LogReading(Room):
     """What the screen of logs does with the log that it shows; how that looks is up to `Logs`."""
 
-    def __init__(self, host: Host) -> None:
+    _host: Host
+    """Answers about the logs of the run that is looked at."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self._host = host
         self._document: Document | None = None
         self._typed = {"search": "", "filter": "", "go": ""}
         self._level = ""

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from rich.text import Text
-from textual import on, work
-from textual.app import ComposeResult, SystemCommand
+from textual import events, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Footer, Header, Input, OptionList, Static
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.hosts.link import Link
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.base import named
 from eagle3ops.screens.clipboard import copy
@@ -41,13 +40,13 @@ _LEVELS = ("", "warning", "error")
 class Logs(LogReading):
     """The list of logs at the left, one log at the right, and below it where one is."""
 
+    ROOM = "logs"
     CSS_PATH = "logs.tcss"
     PLACE = "Logs"
     BINDINGS: ClassVar[list[BindingType]] = [
         *named(
             "logs",
             [
-                Binding("escape", "back", "Back"),
                 Binding("f", "follow", "Follow"),
                 Binding("slash", "ask('search')", "Find", key_display="/"),
                 Binding("ampersand", "ask('filter')", "Filter", key_display="&"),
@@ -65,48 +64,63 @@ class Logs(LogReading):
         )
     ]
 
-    def __init__(self, link: Link, run_id: str, root: str | None) -> None:
-        super().__init__(RunHost(link, run_id, root))
-        self._link = link
-        self._run_id = run_id
+    def __init__(self) -> None:
+        super().__init__()
+        self._run_id = ""
         self._sizes: dict[str, int] = {}
         self._asking: str | None = None
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> Iterable[Widget]:
         """The list, the log, the line to type in and the status."""
-        yield Header()
-        with Horizontal(id="log-body"):
-            yield OptionList(id="log-list", markup=False)
-            with Vertical(id="log-pane"):
-                yield LogView(Document(self._host, ""), id="log")
-                yield Input(id="log-ask")
-                yield Static(id="log-status")
-        yield Footer(show_command_palette=self.app.size.width >= WIDE)
+        self._host = RunHost(self.console.link, "", self.runs.root)
+        yield Horizontal(
+            OptionList(id="log-list", markup=False),
+            Vertical(
+                LogView(Document(self._host, ""), id="log"),
+                Input(id="log-ask"),
+                Static(id="log-status"),
+                id="log-pane",
+            ),
+            id="log-body",
+        )
 
     def on_mount(self) -> None:
         """Begin to look."""
         self._list.border_title = "Logs"
-        self._view.border_title = Text(plain(self._run_id))
         self._view.focus()
         self.set_interval(1.0, self._show_status)
         self._show_status()
-        self._watch()
+
+    def look(self) -> None:
+        """Turn to the selected run."""
+        if self.runs.selected is not None and self.runs.selected != self._run_id:
+            self._run_id = self.runs.selected
+            self._host = RunHost(self.console.link, self._run_id, self.runs.root)
+            self._sizes, self._document = {}, None
+            self._filter = self._search = self._hit = self._offset = self._error = None
+            self._list.clear_options()
+            self._view.border_title = Text(plain(self._run_id))
+            self._view.show(Document(self._host, ""), 0)
+            self._watch()
 
     @property
     def _list(self) -> OptionList:
         return self.query_one("#log-list", OptionList)
 
-    def on_resize(self) -> None:
+    def on_resize(self, _: events.Resize) -> None:
         """The list has its place beside the log when there is room; else `l` brings it."""
         self._list.display = self.size.width >= WIDE
 
     # What is there, and what is added.
 
-    @work(exit_on_error=False)
+    @work(exclusive=True, group="watch", exit_on_error=False)
     async def _watch(self) -> None:
         """Look at the sizes of the logs, and at the end of the one that is shown when it has grown."""
         pause = LOOK_S
         while True:
+            if not self.visible_now:
+                await asyncio.sleep(LOOK_S)
+                continue
             try:
                 found = await self._host.call("log.list")
                 self._read_at = time.time()
@@ -201,7 +215,7 @@ class Logs(LogReading):
         elif self._list.has_focus and self.size.width < WIDE:
             self.action_list()
         else:
-            self.dismiss()
+            super().action_back()
 
     def action_follow(self) -> None:
         """Stay at the end, or stay here."""
@@ -324,28 +338,13 @@ class Logs(LogReading):
         """Where one is, and what one sees."""
         if not self.is_mounted:
             return
-        stale = self._link.state.kind != "connected"
+        stale = self.console.link.state.kind != "connected"
         self.query_one("#log-body").set_class(stale, "stale")
         how = self._how()
         if stale:
             seen = time.strftime("%H:%M:%S", time.localtime(self._read_at)) if self._read_at else "never"
-            how = Text(f"! {plain(self._link.state)}; read at {seen}", style="bold yellow")
+            how = Text(f"! {plain(self.console.link.state)}; read at {seen}", style="bold yellow")
         self.query_one("#log-status", Static).update(Text("\n").join([self._where(), how]))
-
-    def commands(self) -> Iterable[SystemCommand]:
-        """What the palette offers here."""
-        yield SystemCommand("Follow the log", "Stay at its end, or stay here", self.action_follow)
-        yield SystemCommand(
-            "Search in the log", "A regular expression; n and N go on", lambda: self.action_ask("search")
-        )
-        yield SystemCommand("Filter the log", "Only lines that match, or do not", lambda: self.action_ask("filter"))
-        yield SystemCommand("Filter by level", "All, warnings and errors, errors only", self.action_level)
-        yield SystemCommand("Go to line", "A number, -20 from the end, 50%", lambda: self.action_ask("go"))
-        yield SystemCommand("Wrap long lines", "Break them, or let them run on", self.action_wrap)
-        yield SystemCommand("Show times", "Those that the log has, or none", self.action_times)
-        yield SystemCommand("Copy lines", "The line of the cursor, or the selected ones", self.action_copy)
-        yield SystemCommand("Choose a log", "All logs of the run, with their sizes", self.action_list)
-        yield SystemCommand("Leave the logs", "Back to where one came from", self.action_back)
 
 
 def _log_label(log: str, size: int) -> Text:

@@ -95,9 +95,9 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert shown["ascii"] == {"name": "ascii", "value": True, "from": "command line"}
     assert main(["config", "schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert "overview.cancel" in schema["properties"]["keymap"]["properties"]
-    (tmp_path / "config.yaml").write_text("schema: 1\nkeymap: {overview.cancle: x}\n")
+    assert "runs.cancel" in schema["properties"]["keymap"]["properties"]
+    (tmp_path / "config.yaml").write_text("schema: 1\nkeymap: {runs.cancle: x}\n")
     assert main(["config", "show"]) == 2
-    assert "did you mean 'overview.cancel'" in capsys.readouterr().err
+    assert "did you mean 'runs.cancel'" in capsys.readouterr().err
     assert main(["--ascii", "runs", "list"]) == 2
     assert "--ascii belongs to the console" in capsys.readouterr().err

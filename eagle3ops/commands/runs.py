@@ -34,10 +34,10 @@ class Desk:
             from eagle3ops.commands import remote
 
             return remote.ask(self.host, self.root, op, **arguments)
-        from eagle3ops.hosts.agent.ops_runs import OPERATIONS, here
+        from eagle3ops.hosts.agent.ops_runs import here
+        from eagle3ops.operations import OPERATIONS
 
-        found = next(known for known in OPERATIONS if known.name == op)
-        return dict(found.call(here(self.root), **arguments))
+        return dict(OPERATIONS[op].call(here(self.root), **arguments))
 
     def command(self, verb: str, run_id: str) -> str:
         """The command line that does `verb` to a run."""

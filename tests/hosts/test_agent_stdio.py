@@ -13,8 +13,9 @@ import pytest
 from agent_world import AgentWorld, event_lines
 
 from eagle3ops import __version__
+from eagle3ops.hosts.agent.loop import CONTROL
 from eagle3ops.hosts.agent.protocol import MAX_LINE
-from eagle3ops.hosts.agent.table import NAMES, OPERATIONS
+from eagle3ops.operations import OPERATIONS
 
 
 def test_the_hello_says_who_speaks(agents: AgentWorld) -> None:
@@ -24,7 +25,7 @@ def test_the_hello_says_who_speaks(agents: AgentWorld) -> None:
         assert hello["version"] == __version__
         assert hello["pid"] == agent.process.pid
         assert hello["root"] == str(agents.root)
-        assert hello["ops"] == list(NAMES)
+        assert hello["ops"] == [*OPERATIONS, *CONTROL]
 
 
 GARBAGE = [
@@ -220,7 +221,10 @@ def test_every_op_says_which_arguments_it_takes() -> None:
 
 
 def test_an_agent_loads_neither_the_pipeline_models_nor_asyncssh(agents: AgentWorld) -> None:
-    program = "import sys, eagle3ops.hosts.agent.loop; print(*[n for n in sys.modules if n.split('.')[0] in sys.argv])"
+    program = (
+        "import sys, eagle3ops.hosts.agent.loop, eagle3ops.operations; "
+        "print(*[n for n in sys.modules if n.split('.')[0] in sys.argv])"
+    )
     heavy = ["pydantic", "yaml", "asyncssh", "psutil", "pynvml", "aiohttp", "textual", "rich", "torch", "numpy"]
     run = subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True, env=dict(os.environ))
     assert run.stdout.strip() == "", run.stdout

@@ -238,7 +238,8 @@ async def test_windows_and_following_through_an_agent(agents: AgentWorld) -> Non
         assert await anext(stream) == [{"offset": 10, "end": 13, "text": "ü\n"}]
         log.write_bytes(b"new\n")
         anew = await anext(stream)
-        assert anew[0]["reset"] and anew[0]["offset"] == 0
+        assert anew[0]["reset"]
+        assert anew[0]["offset"] == 0
         # Emptied first, written afterwards: the agent may look in between.
         while anew[-1]["end"] < 4:
             anew += await anext(stream)

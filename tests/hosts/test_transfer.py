@@ -18,9 +18,9 @@ from eagle3ops.errors import Eagle3opsError, Refused, RequestError
 from eagle3ops.hosts.agent import ops_files
 from eagle3ops.hosts.agent.logs import LineIndexes
 from eagle3ops.hosts.agent.operation import InThread, Surroundings
-from eagle3ops.hosts.agent.table import OPERATIONS
 from eagle3ops.hosts.client import AgentClient, ConnectionLost
 from eagle3ops.hosts.transfer import Transferred, get, put
+from eagle3ops.operations import OPERATIONS
 
 
 class Direct:

@@ -53,34 +53,41 @@ async def test_read_only_has_no_destructive_keys(root: Path, monkeypatch: pytest
         text = await until(pilot, "● demo-bbbb", "read-only, local: connected", "q Quit")
         assert "Cancel" not in text
         assert "Resume" not in text
-        monkeypatch.setattr(app.overview, "_ask", lambda *words, **more: asked.append(words))
+        overview = app.screen
+        assert isinstance(overview, Overview)
+
+        async def noted(*words: object, **more: object) -> dict[str, object]:
+            asked.append(words)
+            return {}
+
+        monkeypatch.setattr(app.link, "call", noted)
         await pilot.press("c")
         await pilot.pause()
-        assert app.screen is app.overview
+        assert isinstance(app.screen, Overview)
         titles = {command.title for command in app.get_system_commands(app.screen_stack[-1])}
-        assert not {"Resume run", "Cancel run"} & titles
-        app.overview._command("cancel", RUN)
+        assert not {"Resume", "Cancel"} & titles
+        overview.command("cancel", RUN)
         await pilot.pause()
         assert not [words for words in asked if "runs.cancel" in str(words)]
         await pilot.press("f1")
         text = await until(pilot, "read-only", "Close the console", "Try the line")
-        assert "overview.cancel" not in text
+        assert "runs.cancel" not in text
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_help_is_made_of_the_bindings(root: Path, size: tuple[int, int]) -> None:
-    app = with_settings(root, "schema: 1\nkeymap: {overview.cancel: 'X,ctrl+x'}\n")
+    app = with_settings(root, "schema: 1\nkeymap: {runs.cancel: 'X,ctrl+x'}\n")
     async with app.run_test(size=size) as pilot:
         await until(pilot, "● demo-bbbb", "X Cancel")
         await pilot.press("question_mark")
-        text = await until(pilot, "X, ^x", "End the selected run", "overview.cancel")
+        text = await until(pilot, "X, ^x", "End the run", "runs.cancel")
         assert isinstance(app.screen, Help)
-        assert "Take the selected run" in text
+        assert "Take the run up again" in text
         await pilot.press(*"close")
         await until(pilot, "Close the console", "everywhere")
         await pilot.press(*["backspace"] * 5, *"reconn")
-        text = await until(pilot, "overview.reconnect")
-        assert "overview.cancel" not in text
+        text = await until(pilot, "room.reconnect")
+        assert "runs.cancel" not in text
         await pilot.press(*"zzz")
         await until(pilot, "No key does that")
         await pilot.press("escape")
@@ -94,9 +101,9 @@ async def test_help_is_made_of_the_bindings(root: Path, size: tuple[int, int]) -
 
 
 async def test_a_key_that_is_taken_away_is_said(root: Path) -> None:
-    app = with_settings(root, "schema: 1\nkeymap: {overview.cancel: r}\n")
+    app = with_settings(root, "schema: 1\nkeymap: {runs.cancel: r}\n")
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
-        text = await until(pilot, "r Cancel", "takes 'r' from overview.resume")
+        text = await until(pilot, "r Cancel", "takes 'r' from runs.resume")
         assert "Resume" not in text.splitlines()[-1]
 
 
@@ -116,16 +123,16 @@ def test_destructive_actions_exist() -> None:
     for kind in choices.own_classes():
         bound = BindingsMap(kind.__dict__.get("BINDINGS", ())).key_to_bindings.values()
         names = {binding.action.partition("(")[0] for bindings in bound for binding in bindings}
-        assert getattr(kind, "DESTRUCTIVE", frozenset()) <= names | set(dir(kind))
+        assert getattr(kind, "DESTRUCTIVE", frozenset()) <= names | {name.removeprefix("action_") for name in dir(kind)}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("schema: 1\nkeymap:\n  overview.cancle: x\n", (":3:3", "overview.cancle", "did you mean 'overview.cancel'")),
-        ("schema: 1\nkeymap:\n  overview.cancel: contrl+x\n", (":3:3", "no modifier 'contrl'", "ctrl")),
-        ("schema: 1\nkeymap:\n  overview.cancel: pageupp\n", (":3:3", "no key 'pageupp'", "pageup")),
-        ("schema: 1\nkeymap:\n  overview.cancel: []\n", (":3:3", "no key")),
+        ("schema: 1\nkeymap:\n  runs.cancle: x\n", (":3:3", "runs.cancle", "did you mean 'runs.cancel'")),
+        ("schema: 1\nkeymap:\n  runs.cancel: contrl+x\n", (":3:3", "no modifier 'contrl'", "ctrl")),
+        ("schema: 1\nkeymap:\n  runs.cancel: pageupp\n", (":3:3", "no key 'pageupp'", "pageup")),
+        ("schema: 1\nkeymap:\n  runs.cancel: []\n", (":3:3", "no key")),
         ("schema: 1\ntheme: nrod\n", (":2:1", "no theme 'nrod'", "did you mean 'nord'")),
     ],
 )
@@ -138,7 +145,7 @@ def test_choices_that_do_not_exist(tmp_path: Path, text: str, words: tuple[str, 
 @given(st.text(max_size=12))
 def test_any_key_is_taken_or_refused(key: str) -> None:
     try:
-        choices._require_key("here", "overview.cancel", key)
+        choices._require_key("here", "runs.cancel", key)
     except RequestError:
         return
     BindingsMap([Binding(key, "quit")])
@@ -283,7 +290,7 @@ async def test_a_worker_that_breaks_leaves_a_report(root: Path, monkeypatch: pyt
         async def broken(*_: object, **__: object) -> None:
             raise KeyError(f"token={SECRET}")
 
-        monkeypatch.setattr(app.overview, "_ask", broken)
+        monkeypatch.setattr(app.runs, "ask", broken)
         await until(pilot, "This is a defect of eagle3ops", "The report is in")
     reports = list(crash_folder().iterdir())
     text = reports[0].read_text()

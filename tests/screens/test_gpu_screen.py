@@ -203,7 +203,7 @@ async def test_hundreds_of_processes_by_keyboard_and_mouse(tmp_path: Path) -> No
 @pytest.mark.recordings
 async def test_a_recording_in_ascii(recordings: Path, tmp_path: Path) -> None:
     app = Quiet(str(tmp_path))
-    app.glyphs = ASCII  # type: ignore[attr-defined]
+    app.glyphs = ASCII
     for one in Player(recordings / "gpu" / "telemetry" / "ddp-2gpu-healthy.jsonl.gz"):
         app.feed.machine.take(one, 0.0)
     async with app.run_test(size=(160, 48)) as pilot:

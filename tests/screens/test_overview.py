@@ -145,14 +145,14 @@ async def test_a_line_that_is_lost_for_good_is_said_in_full(root: Path) -> None:
         app.link.transport = Changed()
         assert app.link.hello is not None
         os.kill(app.link.hello.pid, signal.SIGKILL)
-        await until(pilot, "KEY HAS CHANGED", "SHA256:abc", "→ ask whoever", "Then press l")
+        await until(pilot, "KEY HAS CHANGED", "SHA256:abc", "→ ask whoever", "Then press ctrl+l")
         assert isinstance(app.screen, Overview)
         assert app.screen.query_one("#panes").has_class("stale")
 
 
 async def test_cancel_asks_first_and_names_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(Overview, "_command", lambda self, *words: asked.append(words))
+    monkeypatch.setattr(Overview, "command", lambda self, *words: asked.append(words))
     app = ConsoleApp(str(root))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "● demo-bbbb")
@@ -234,7 +234,7 @@ async def test_the_palette_knows_the_commands(root: Path) -> None:
         await until(pilot, "demo-bbbb")
         assert isinstance(app.screen.query_one("#runs"), OptionList)
         titles = {command.title for command in app.get_system_commands(app.screen)}
-    assert {"Resume run", "Cancel run", "Reconnect", "Quit"} <= titles
+    assert {"Resume", "Cancel", "Reconnect", "Quit"} <= titles
 
 
 def test_a_verdict_that_failed_is_not_just_done(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +29,6 @@ from eagle3ops.hosts.agent import protocol
 from eagle3ops.hosts.agent.logs import LineIndexes
 from eagle3ops.hosts.agent.operation import Batch, End, Operation, P, Raw, Surroundings, T
 from eagle3ops.hosts.agent.protocol import PROTOCOL, Hello, LineSplitter, ProtocolError, Request
-from eagle3ops.hosts.agent.table import NAMES, OPERATIONS
 from eagle3ops.runs.processes import boot_id
 
 THREADS = 8
@@ -40,15 +39,18 @@ MAX_OPEN = 256
 
 READ_BYTES = 256 << 10
 PIPE_BYTES = 1 << 20
+CONTROL = ("stop", "more")
+"""Ops about another request; the agent itself carries them out."""
+
 LEAVE_S = 10.0
 """How long requests that are being carried out may still take when standard input has ended."""
 
 
-def main(root: str | None = None) -> int:
+def main(operations: Mapping[str, Operation], root: str | None = None) -> int:
     """Serve until standard input ends; does not return, so that a thread stuck in a file system cannot hold it up."""
     source, sink = _take_over_stdio()
     try:
-        asyncio.run(Agent(source, sink, root).serve())
+        asyncio.run(Agent(source, sink, operations, root).serve())
         code = 0
     except Eagle3opsError as error:
         sys.stderr.write(f"eagle3ops: {error}\n")
@@ -94,8 +96,10 @@ class _Queue:
 class Agent:
     """One conversation."""
 
-    def __init__(self, source: int, sink: int, root: str | None) -> None:
+    def __init__(self, source: int, sink: int, operations: Mapping[str, Operation], root: str | None) -> None:
         self.root = root
+        self._operations = operations
+        self._names = (*operations, *CONTROL)
         self._source, self._sink = source, sink
         self._workers = ThreadPoolExecutor(THREADS, "work")
         # One thread each, because reading and writing block for as long as the other side wishes.
@@ -129,7 +133,7 @@ class Agent:
             pid=os.getpid(),
             time=round(time.time(), 3),
             root=str(locations.root(self.root)),
-            ops=NAMES,
+            ops=self._names,
         )
 
     def _reap(self) -> None:
@@ -205,11 +209,11 @@ class Agent:
             raise RequestError(f"the id {request.message_id!a} is in use", remedy="give every request an id of its own")
         if len(self._open) >= MAX_OPEN:
             raise RequestError(f"{MAX_OPEN} requests are open", remedy="wait for answers, or stop streams")
-        found = OPERATIONS.get(request.op)
+        found = self._operations.get(request.op)
         if found is None:
             raise RequestError(
                 f"this agent (eagle3ops {__version__}) has no op {request.op[:60]!a}",
-                remedy=f"its ops: {', '.join(NAMES)}",
+                remedy=f"its ops: {', '.join(self._names)}",
             )
         args = dict(request.args)
         root = _root(request, args.pop("root", None), self.root)

@@ -1,4 +1,4 @@
-"""What can an agent be asked to do? The table of its ops."""
+"""What can an agent be asked to do? The table of its ops, from every room that has some."""
 
 from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs
 from eagle3ops.hosts.agent.operation import Operation
@@ -12,8 +12,3 @@ _ALL: tuple[Operation, ...] = (
 )
 
 OPERATIONS: dict[str, Operation] = {found.name: found for found in _ALL}
-
-CONTROL = ("stop", "more")
-"""Ops about another request; the agent itself carries them out."""
-
-NAMES: tuple[str, ...] = (*OPERATIONS, *CONTROL)

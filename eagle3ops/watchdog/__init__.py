@@ -1,0 +1,1 @@
+"""What went wrong, what shows it, and what can be done about it?"""

@@ -1,0 +1,40 @@
+"""Which rooms does the console have, and how does one get there?"""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from textual.screen import Screen
+
+
+@dataclass(frozen=True, slots=True)
+class RoomEntry:
+    """One room: a mode of the console with a stack of its own."""
+
+    name: str
+    key: str
+    label: str
+    what: str
+    """One sentence for the command palette and the help."""
+    place: str
+    """`module:class` below `eagle3ops.screens`; imported when the room is first entered."""
+
+    def make(self) -> Screen[None]:
+        """A new screen; the rooms find what they look at through the console they are in."""
+        module, _, name = self.place.partition(":")
+        kind: type[Screen[None]] = getattr(import_module(f"eagle3ops.screens.{module}"), name)
+        return kind()
+
+
+ROOMS = (
+    RoomEntry("overview", "1", "Overview", "The whole pipeline and the whole host", "overview:Overview"),
+    RoomEntry("run", "2", "Run", "Stages, processes, metrics and artifacts of the selected run", "run:Run"),
+    RoomEntry("logs", "3", "Logs", "What the processes of the selected run say", "logs:Logs"),
+    RoomEntry("gpus", "4", "GPUs", "What the machine's GPUs and processes do", "gpus:GpusScreen"),
+    RoomEntry("incidents", "5", "Incidents", "What went wrong, what shows it, what to do", "incidents:Incidents"),
+    RoomEntry("wiring", "6", "Wiring", "Do training and serving feed the drafter the same tensors?", "wiring:Wiring"),
+    RoomEntry("tokens", "7", "Tokens", "Which tokens of the samples are trained on", "tokens:Tokens"),
+    RoomEntry("bench", "8", "Bench", "Baseline against drafters; promote or roll back", "bench:Bench"),
+    RoomEntry("ledger", "9", "Ledger", "All runs, what changed between two of them, notes", "ledger:Ledger"),
+    RoomEntry("launch", "0", "Launch", "Fill in a pipeline file, see its forecasts, start it", "launch:Launch"),
+)
+FIRST = ROOMS[0].name
