@@ -161,9 +161,10 @@ def _drafters(answer: object) -> list[Matter]:
             continue
         if facts.get("promoted"):
             promoted[target] = max(promoted.get(target, 0.0), speed)
-        elif facts.get("refused") in (None, "", [], False) and low is not None and low > 1.0:
-            if target not in best or speed > best[target][0]:
-                best[target] = speed, facts
+            continue
+        better = low is not None and low > 1.0 and speed > best.get(target, (0.0, {}))[0]
+        if better and facts.get("refused") in (None, "", [], False):
+            best[target] = speed, facts
     found = []
     for target, (speed, facts) in best.items():
         if speed <= promoted.get(target, 0.0):
