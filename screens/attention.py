@@ -96,18 +96,18 @@ def _run(row: RunRow, detail: RunDetail | None, now: float) -> Matter | None:
     cause = (detail.cause if detail is not None else None) or row.cause
     because = f": {cause}" if cause else ""
     if row.status == "failed" and row.exit_code == REFUSED:
-        text = f"{row.name} was refused {ago}{because}"
+        text = f"{row.name}, {ago}{because}"
         return Matter(f"run/{row.run_id}", "bad", "refused", text, "2 Run", "run", row.run_id, row.since)
     if row.status in ("failed", "damaged"):
-        text = f"{row.name} {row.status} {ago}{because}"
+        text = f"{row.name}, {ago}{because}"
         return Matter(
             f"run/{row.run_id}", "bad", row.status, text, "r resumes it, 3 Logs", "logs", row.run_id, row.since
         )
     if row.status == "interrupted":
-        text = f"{row.name} stopped {ago} without a word{because}"
+        text = f"{row.name}, {ago}{because.replace(': interrupted: ', ': ')}"
         return Matter(f"run/{row.run_id}", "warn", "interrupted", text, "r resumes it", "run", row.run_id, row.since)
-    if row.status == "verdict FAIL":
-        failed = next((one for one in detail.verdicts if not one[1]), None) if detail is not None else None
+    failed = next((one for one in detail.verdicts if not one[1]), None) if detail is not None else None
+    if row.status == "verdict FAIL" or (failed is not None and row.status == "running"):
         room, hint = ("wiring", "6 Wiring") if failed is None or "wiring" in failed[0] else ("bench", "8 Bench")
         text = f"{row.name}: " + (f"{failed[0]}: {failed[2]}" if failed else f"a verdict is FAIL, {ago}")
         return Matter(f"run/{row.run_id}", "bad", "FAIL", text, hint, room, row.run_id, row.since)

@@ -162,9 +162,17 @@ class Table(Lines, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select the line under the mouse."""
-        at = event.y - (1 if self._head else 0) + int(self.scroll_offset.y)
-        if 0 <= at < len(self._lines) and not (self._head and event.y == 0):
-            self.post_message(self.Moved(at))
+        at = self.line_at(event)
+        if at is not None:
+            self._want(at)
+
+    def line_at(self, event: events.MouseEvent) -> int | None:
+        """The line under the mouse; None for the heading, the frame, and below the last line."""
+        inside = event.get_content_offset(self)
+        if inside is None or (self._head and inside.y == 0):
+            return None
+        at = inside.y - (1 if self._head else 0) + int(self.scroll_offset.y)
+        return at if 0 <= at < len(self._lines) else None
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""

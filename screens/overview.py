@@ -58,11 +58,9 @@ class Pane(Table):
 
     def on_click(self, event: events.Click) -> None:
         """Select the line under the mouse; a second click opens it."""
-        at = event.y + int(self.scroll_offset.y)
-        if 0 <= at < len(self._lines):
-            self.post_message(self.Wanted(self, at))
-            if event.chain > 1:
-                self.call_later(self.screen.run_action, "open")
+        super().on_click(event)
+        if event.chain > 1 and self.line_at(event) is not None:
+            self.call_later(self.screen.run_action, "open")
 
 
 class Overview(RunDeeds):
@@ -77,8 +75,10 @@ class Overview(RunDeeds):
             "overview",
             [
                 Binding("enter", "open", "Open", tooltip="Open the selected run, or what waits for a decision"),
-                Binding("o", "app.room('logs')", "Logs", tooltip="What the processes of the selected run say"),
-                Binding("g", "app.gpus", "GPUs", tooltip="What the machine's GPUs and processes do"),
+                Binding(
+                    "o", "app.room('logs')", "Logs", show=False, tooltip="What the processes of the selected run say"
+                ),
+                Binding("g", "app.gpus", "GPUs", show=False, tooltip="What the machine's GPUs and processes do"),
                 Binding("d", "waiting", "Decide", tooltip="Go to what waits for a decision"),
                 Binding("H", "hosts", "Hosts", tooltip="Look at another host; runs go on"),
                 Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
@@ -177,6 +177,10 @@ class Overview(RunDeeds):
         self._entitle("#pipeline", runs.selected or "")
         if runs.detail is not None and runs.detail.row.run_id == runs.selected:
             pane.show((), self._detail(runs.detail, width))
+        else:
+            # As many lines as before: a run that is passed on the way to another moves nothing.
+            blank: list[Line] = [()] * (pane.get_content_height(pane.size, pane.size, width) - 1)
+            pane.show((), [(("Reading ...", "dim"),), *blank])
 
     def _detail(self, detail: RunDetail, width: int) -> list[Line]:
         now, glyphs, low = self.console.clock(), self.console.glyphs, self.has_class("low")
@@ -194,7 +198,8 @@ class Overview(RunDeeds):
         selected = self.runs.selected
         cursor = ids.index(selected) if selected in ids else None
         more = self.runs.total - len(rows)
-        self._entitle("#runs", f"Runs: {len(rows)}" + (f" newest of {self.runs.total}, 9 all" if more > 0 else ""))
+        count = f": {len(rows)}" if self.runs.rows is not None else ""
+        self._entitle("#runs", f"Runs{count}" + (f" newest of {self.runs.total}, 9 all" if more > 0 else ""))
         stale = bool(self.runs.stale)
         now = self.console.clock()
         moved = cursor != pane.cursor
@@ -214,6 +219,8 @@ class Overview(RunDeeds):
     def _waiting(self, pane: Lines) -> None:
         runs, feed = self.runs, self.console.feed
         if runs.rows is None:
+            self._matters = []
+            self._entitle("#waiting", "Needs a decision")
             pane.show((), [(("not known yet", "dim"),)])
             return
         snapshot = feed.machine.snapshot

@@ -78,6 +78,8 @@ def status_line(detail: RunDetail, now: float, width: int, glyphs: Glyphs) -> Li
     if detail.row.status == "running" and detail.last_event is not None:
         silence = now - detail.last_event
         parts.append((f"  last event {age(silence)} ago", "warn" if silence > QUIET_S else "dim"))
+    elif detail.row.status != "running":
+        parts.append((f"  {age(now - detail.row.since)} ago", "dim"))
     left = width - sum(cell_len(text) for text, _ in parts)
     if detail.cause and left > 4:
         why = cell(f"  {detail.cause}", left, glyphs).rstrip()
@@ -91,7 +93,8 @@ def event_lines(tail: Sequence[tuple[float, str, str]], width: int, most: int) -
     room = max(8, width - 9)
     for ts, kind, text in reversed(tail):
         look = _EVENT_LOOKS.get(kind, "plain")
-        pieces = chop_cells(text, room) or [""]
+        words = textwrap.wrap(text[:2000], room, drop_whitespace=True) or [""]
+        pieces = [piece for part in words for piece in chop_cells(part, room)] or [""]
         clock = time.strftime("%H:%M:%S ", time.localtime(ts)) if 0 <= ts < 1e11 else " " * 9
         for at, piece in enumerate(pieces[:6]):
             lines.append(((clock if at == 0 else " " * 9, "dim"), (piece, look)))

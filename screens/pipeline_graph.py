@@ -120,6 +120,8 @@ def _box(stage: StageRow, room: int, glyphs: Glyphs) -> list[Line]:
     elif works and stage.done is not None:
         middle = ((cell(f"{_count(stage.done)} {stage.unit}", inner, glyphs), "plain"),)
     pace = _left(stage) if works else ""
+    if cell_len(pace) > inner:
+        pace = f"{_left(stage, short=True)} left"
     inside: list[Line] = [
         ((cell(f"{sign} {_state(stage, inner - 2)}", inner, glyphs), look),),
         middle,
