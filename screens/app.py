@@ -41,6 +41,8 @@ from eagle3ops.words import plain
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
 TERMINAL_LOOK_S = 5.0
+SAMPLES_AFTER_S = 2.0
+"""How long the machine's samples wait for the runs, at most."""
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
 
@@ -142,8 +144,16 @@ class ConsoleApp(App[int]):
     def _begin(self) -> None:
         """Connect, and read for as long as the console looks at this host."""
         self._connect()
-        self.run_worker(self.feed.run(), group="machine", exit_on_error=False)
         self.run_worker(self.runs.run(), group="runs", exit_on_error=False)
+        self.run_worker(self._watch_machine(), group="machine", exit_on_error=False)
+
+    async def _watch_machine(self) -> None:
+        """Take samples, once the runs stand there: starting a sampler would hold them up."""
+        patience = SAMPLES_AFTER_S
+        while self.runs.rows is None and patience > 0:
+            await asyncio.sleep(0.05)
+            patience -= 0.05
+        await self.feed.run()
 
     def _first_theme(self) -> str:
         if self.settings.theme is not None:

@@ -123,6 +123,7 @@ class Lines(ScrollView, can_focus=False):
 class Table(Lines, can_focus=True):
     """Lines with a cursor that keys, wheel and clicks move."""
 
+    PLACE: ClassVar[str] = "Lists"
     BINDINGS: ClassVar[list[BindingType]] = [
         *named(
             "lines",

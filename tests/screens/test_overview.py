@@ -149,7 +149,7 @@ async def test_a_line_that_is_lost_for_good_is_said_in_full(root: Path) -> None:
         app.link.transport = Changed()
         assert app.link.hello is not None
         os.kill(app.link.hello.pid, signal.SIGKILL)
-        await until(pilot, "KEY HAS CHANGED", "SHA256:abc", "→ ask whoever", "Then press ctrl+l")
+        await until(pilot, "KEY HAS CHANGED", "SHA256:abc", "→ ask whoever", "Then press ctrl+l", "local stopped")
         assert isinstance(app.screen, Overview)
         assert app.screen.query_one("#panes").has_class("stale")
 
