@@ -48,7 +48,12 @@ def make_runs(root: Path, count: int) -> None:
         request = {"run_id": run_id, "job": "pipeline", "stages": list(stages), "cache": "", "source": "demo"}
         (folder / "request.json").write_text(json.dumps(request | {"created": began}))
         known = {
-            stage: {"status": status if place == 6 else "done", "seconds": 12.5, "started": began, "ended": began + 12.5}
+            stage: {
+                "status": status if place == 6 else "done",
+                "seconds": 12.5,
+                "started": began,
+                "ended": began + 12.5,
+            }
             for place, stage in enumerate(stages)
         }
         state = {"run_id": run_id, "name": name, "job": "pipeline", "status": status, "exit_code": int(failed)}
@@ -119,7 +124,7 @@ def main() -> int:
             if at:  # the first one builds the index and warms the disk
                 taken.append(one)
         time.sleep(3)  # the sampler ends before its folder goes
-    figures = {}
+    figures: dict[str, float] = {}
     for key in ("frame", "run", "cpu"):
         values = sorted(one[key] for one in taken)
         figures |= {

@@ -37,6 +37,8 @@ NARROW = 100
 """On one of fewer columns likewise."""
 ASK_S = 10.0
 """Between two questions for what others found out: incidents and drafters."""
+SLOW_S = 10
+"""Between two paintings of ages that grow by the minute."""
 EVENTS = 400
 """Lines of events at most."""
 
@@ -128,15 +130,29 @@ class Overview(RunDeeds):
         now = self.console.clock()
         self.query_one(GpuStrip).look(tall=not low)
         self._paint("#hosts", (self.runs.link.state, self._read_age(now), tuple(self._others)), self._hosts)
-        state = (self.runs.version, int(now), self.runs.link.state, low)
-        self._paint("#pipeline", state, self._pipeline)
-        self._paint("#runs", (*state, self.runs.selected), self._runs)
-        self._paint("#events", (self.runs.version,), self._events)
-        machine = self.console.feed.machine.version
-        self._paint("#waiting", (*state, machine // 8, id(self._answers), self._matter, self._deciding), self._waiting)
+        self._look_at_runs(now, low)
         if now - self._asked_at > ASK_S and self.runs.rows and self.runs.link.state.kind == "connected":
             self._asked_at = now
             self._ask_others()
+
+    def _look_at_runs(self, now: float, low: bool) -> None:
+        """Paint the panes about runs, each only for what stands on it.
+
+        The detail is made anew whenever the run is read, so its identity stands for its content.
+        """
+        runs, link = self.runs, self.runs.link.state
+        detail = runs.detail
+        going_on = detail is not None and detail.row.status == "running"
+        state = (runs.rows is None, runs.selected, id(detail), link, bool(runs.stale))
+        self._paint("#pipeline", (*state, int(now) if going_on else int(now / SLOW_S), low), self._pipeline)
+        fresh = any(now - row.since < 60 for row in runs.rows or ())
+        tick = int(now) if fresh else int(now / SLOW_S)
+        self._paint("#runs", (runs.rows, runs.selected, bool(runs.stale), tick), self._runs)
+        tail = detail.tail if detail is not None else []
+        self._paint("#events", (runs.selected, len(tail), tail[-1] if tail else None), self._events)
+        machine, answers = self.console.feed.machine.version // 8, id(self._answers)
+        waits = (runs.rows, *state, int(now / 2), machine, answers, self._matter, self._deciding)
+        self._paint("#waiting", waits, self._waiting)
 
     def _paint(self, selector: str, state: tuple[object, ...], paint: Callable[[Lines], None]) -> None:
         """Paint a pane when what it is made from has changed, or its own size has."""
