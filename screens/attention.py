@@ -62,7 +62,13 @@ def matters(
         drafters: the answer of `drafters.list`, whatever it may be.
         now: seconds since 1970.
     """
-    found = [*_incidents(incidents), *_runs(rows, detail, now), *_drafters(drafters), *_disks(snapshot)]
+    found = [
+        *_incidents(incidents),
+        *_runs(rows, detail, now),
+        *_drafters(drafters),
+        *_gpus(snapshot),
+        *_disks(snapshot),
+    ]
     unique = {matter.key: matter for matter in reversed(found)}
     ordered = sorted(unique.values(), key=lambda one: (_RANK.get(one.look, 3), -one.ts, one.key))
     return ordered[:MOST]
@@ -176,6 +182,15 @@ def _drafters(answer: object) -> list[Matter]:
         where = run if isinstance(run, str) else None
         found.append(Matter(f"promote/{where or name}", "head", "promote?", text, "8 Bench, then P", "bench", where))
     return found
+
+
+def _gpus(snapshot: Snapshot | None) -> list[Matter]:
+    """GPUs that do not answer any more."""
+    return [
+        Matter(f"gpu/{gpu.key}", "bad", "GPU", f"number {gpu.index}: {gpu.words}", "4 GPUs", "gpus")
+        for gpu in (snapshot.gpus if snapshot is not None else ())
+        if gpu.state != "ok"
+    ]
 
 
 def _disks(snapshot: Snapshot | None) -> list[Matter]:
