@@ -37,6 +37,8 @@ NARROW = 100
 """On one of fewer columns likewise."""
 ASK_S = 10.0
 """Between two questions for what others found out: incidents and drafters."""
+EAGER_S = 0.02
+"""Between two looks whether the first answer is there."""
 SLOW_S = 10
 """Between two paintings of ages that grow by the minute."""
 EVENTS = 400
@@ -121,6 +123,13 @@ class Overview(RunDeeds):
         self._entitle("#events", "Events, newest first")
         self.query_one("#events").can_focus = True
         self.set_timer(2.0, self._read_hosts)
+        self._eager = self.set_interval(EAGER_S, self._glance_eagerly)
+
+    def _glance_eagerly(self) -> None:
+        """Until the runs are there for the first time, look more often: somebody has just opened the console."""
+        if self.runs.rows is not None:
+            self._eager.stop()
+            self._glance()
 
     def look(self) -> None:
         """Paint what is new, pane by pane; ages grow once a second."""
