@@ -26,16 +26,18 @@ class GpuStrip(Lines):
         event.stop()
         self.call_later(self.app.run_action, "app.gpus")
 
-    def look(self, *, tall: bool) -> None:
+    def look(self, *, tall: bool, second: int) -> None:
         """Paint the last sample, if there is anything new about it.
 
         Args:
             tall: there is room for a line a GPU.
+            second: what only moves is painted once in each, with all else that moves.
         """
         self.display = self.app.size.height >= LOWEST
         feed, width = feed_of(self.app), self.room.width
         machine, stale, glyphs = feed.machine, feed.stale, glyphs_of(self.app)
-        state = (machine.version, stale, machine.failure, width, tall)
+        states = tuple(gpu.words for gpu in machine.snapshot.gpus) if machine.snapshot is not None else None
+        state = (states, second, stale, machine.failure, width, tall)
         if state == self._drawn or not width:
             return
         self._drawn = state

@@ -137,7 +137,7 @@ class Overview(RunDeeds):
         self.set_class(low, "low")
         self.query_one("#panes").set_class(bool(self.runs.stale), "stale")
         now = self.console.clock()
-        self.query_one(GpuStrip).look(tall=not low)
+        self.query_one(GpuStrip).look(tall=not low, second=int(now))
         self._paint("#hosts", (self.runs.link.state, self._read_age(now), tuple(self._others)), self._hosts)
         self._look_at_runs(now, low)
         if now - self._asked_at > ASK_S and self.runs.rows and self.runs.link.state.kind == "connected":
@@ -147,12 +147,17 @@ class Overview(RunDeeds):
     def _look_at_runs(self, now: float, low: bool) -> None:
         """Paint the panes about runs, each only for what stands on it.
 
-        The detail is made anew whenever the run is read, so its identity stands for its content.
+        What moves all the time waits for the next whole second, so that one refresh of the screen carries all of it; a
+        change of state does not wait.
         """
         runs, link = self.runs, self.runs.link.state
         detail = runs.detail
         going_on = detail is not None and detail.row.status == "running"
-        state = (runs.rows is None, runs.selected, id(detail), link, bool(runs.stale))
+        stands: tuple[object, ...] = ()
+        if detail is not None:
+            statuses = tuple(stage.status for stage in detail.stages)
+            stands = (detail.row.run_id, detail.row.status, statuses, len(detail.verdicts), detail.cause)
+        state = (runs.rows is None, not runs.rows, runs.selected, stands, link, bool(runs.stale))
         self._paint("#pipeline", (*state, int(now) if going_on else int(now / SLOW_S), low), self._pipeline)
         fresh = any(now - row.since < 60 for row in runs.rows or ())
         tick = int(now) if fresh else int(now / SLOW_S)
