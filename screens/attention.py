@@ -1,7 +1,7 @@
 """What waits for a person, and where is it decided? Made from what the console knows already, without a terminal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3ops.screens.machine import Snapshot, mapping, number
@@ -62,16 +62,29 @@ def matters(
         drafters: the answer of `drafters.list`, whatever it may be.
         now: seconds since 1970.
     """
-    found = [
-        *_incidents(incidents),
-        *_runs(rows, detail, now),
-        *_drafters(drafters),
-        *_gpus(snapshot),
-        *_disks(snapshot),
-    ]
+    told = _incidents(incidents)
+    explained = {matter.run for matter in told}
+    of_runs = [_explained(one) if one.run in explained else one for one in _runs(rows, detail, now)]
+    covered = {matter.run for matter in of_runs}
+    # A run that waits stands in one line, whatever happened to it.
+    rest = [matter for matter in told if matter.run is None or matter.run not in covered]
+    found = [*rest, *of_runs, *_drafters(drafters), *_gpus(snapshot), *_disks(snapshot)]
     unique = {matter.key: matter for matter in reversed(found)}
     ordered = sorted(unique.values(), key=lambda one: (_RANK.get(one.look, 3), -one.ts, one.key))
     return ordered[:MOST]
+
+
+def _explained(matter: Matter) -> Matter:
+    """The same, leading to what the incidents say about it."""
+    if matter.room not in ("run", "logs"):
+        return matter
+    hint = "r resumes it, 5 why" if matter.hint.startswith("r ") else "5 Incidents"
+    return replace(matter, hint=hint, room="incidents")
+
+
+def open_incidents(answer: object) -> int:
+    """How many incidents are not over, in the answer of `incidents.list`."""
+    return len(_incidents(answer))
 
 
 def _runs(rows: Sequence[RunRow], detail: RunDetail | None, now: float) -> list[Matter]:
@@ -143,12 +156,14 @@ def _incidents(answer: object) -> list[Matter]:
             continue
         run = facts.get("run")
         severity = plain(facts.get("severity", ""))
+        if severity == "info":
+            continue
         look = "bad" if severity in ("error", "critical", "bad", "fatal") else "warn"
         name = plain(run).partition("-")[2].partition("-")[2] if isinstance(run, str) else ""
         text = f"{name}: {plain(facts.get('title', ''))}" if name else plain(facts.get("title", ""))
         ts = number(facts.get("last")) or number(facts.get("first")) or 0.0
         key = f"incident/{plain(facts.get('id', text))}"
-        where = run if isinstance(run, str) else None
+        where = run if isinstance(run, str) and run else None
         found.append(Matter(key, look, "incident", text, "5 Incidents", "incidents", where, ts))
     return found
 
@@ -160,7 +175,8 @@ def _drafters(answer: object) -> list[Matter]:
     listed = mapping(answer).get("drafters")
     for one in listed if isinstance(listed, list) else []:
         facts = mapping(one)
-        target = plain(facts.get("target", ""))
+        told = facts.get("target")
+        target = plain(mapping(told).get("fingerprint", told))
         speed = number(mapping(facts.get("speedup")).get("value"))
         low = number(mapping(facts.get("speedup")).get("low"))
         if speed is None:
@@ -168,15 +184,15 @@ def _drafters(answer: object) -> list[Matter]:
         if facts.get("promoted"):
             promoted[target] = max(promoted.get(target, 0.0), speed)
             continue
-        better = low is not None and low > 1.0 and speed > best.get(target, (0.0, {}))[0]
-        if better and facts.get("refused") in (None, "", [], False):
+        held = facts.get("worth_it") is False or False in mapping(facts.get("verdicts")).values()
+        if not held and low is not None and low > 1.0 and speed > best.get(target, (0.0, {}))[0]:
             best[target] = speed, facts
     found = []
     for target, (speed, facts) in best.items():
         if speed <= promoted.get(target, 0.0):
             continue
         run = facts.get("run")
-        name = plain(facts.get("name") or run or "a drafter")
+        name = plain(run or "a drafter").partition("-")[2].partition("-")[2] or plain(run or "a drafter")
         instead = " instead of the promoted one" if target in promoted else ""
         text = f"{name}: {speed:.2f}x of the baseline{instead}; not promoted yet"
         where = run if isinstance(run, str) else None

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.screens.attention import Matter, matters
+from eagle3ops.screens.attention import Matter, matters, open_incidents
 from eagle3ops.screens.base import named
 from eagle3ops.screens.gpu_strip import GpuStrip
 from eagle3ops.screens.host_choice import Hosts, other_hosts
@@ -29,14 +29,16 @@ from eagle3ops.screens.overview_lines import (
 )
 from eagle3ops.screens.pipeline_graph import graph_lines, now_line, verdict_lines
 from eagle3ops.screens.room import RunDeeds
-from eagle3ops.screens.watching import RunDetail
+from eagle3ops.screens.watching import RunDetail, RunRow
 
 LOW = 34
 """On a terminal of fewer rows the stages are not in boxes, and the panes are cut down."""
 NARROW = 100
 """On one of fewer columns likewise."""
 ASK_S = 10.0
-"""Between two questions for what others found out: incidents and drafters."""
+"""Between two questions for what others found out, incidents and drafters, while runs change ..."""
+ASK_AGAIN_S = 60.0
+"""... and while they do not: the host reads many files to answer."""
 EAGER_S = 0.02
 """Between two looks whether the first answer is there."""
 SLOW_S = 10
@@ -100,6 +102,7 @@ class Overview(RunDeeds):
         self._others: list[str] = []
         self._answers: dict[str, dict[str, Any]] = {}
         self._asked_at = float("-inf")
+        self._asked_of: list[RunRow] | None = None
 
     def body(self) -> Iterable[Widget]:
         """The panes."""
@@ -140,8 +143,10 @@ class Overview(RunDeeds):
         self.query_one(GpuStrip).look(tall=not low, second=int(now))
         self._paint("#hosts", (self.runs.link.state, self._read_age(now), tuple(self._others)), self._hosts)
         self._look_at_runs(now, low)
-        if now - self._asked_at > ASK_S and self.runs.rows and self.runs.link.state.kind == "connected":
-            self._asked_at = now
+        asked = now - self._asked_at
+        due = asked > ASK_AGAIN_S or (asked > ASK_S and self.runs.rows != self._asked_of)
+        if due and self.runs.rows and self.runs.link.state.kind == "connected":
+            self._asked_at, self._asked_of = now, self.runs.rows
             self._ask_others()
 
     def _look_at_runs(self, now: float, low: bool) -> None:
@@ -259,9 +264,9 @@ class Overview(RunDeeds):
         keys = [matter.key for matter in self._matters]
         if self._matter not in keys:
             self._matter = keys[0] if keys else None
-        count = sum(matter.word == "incident" for matter in self._matters)
+        count = open_incidents(incidents)
         title = f"Needs a decision: {len(keys)}" if keys else "Needs a decision"
-        self._entitle("#waiting", title + (f", of these incidents: {count}" if count else ""))
+        self._entitle("#waiting", title + (f"   5 incidents open: {count}" if count else ""))
         cursor = keys.index(self._matter) if self._matter is not None and self._deciding else None
         moved = cursor != pane.cursor
         pane.show((), matter_lines(self._matters, pane.room.width, self.console.glyphs), cursor)

@@ -96,16 +96,25 @@ def test_a_disk_that_is_nearly_full_is_named_once() -> None:
 
 
 def test_a_drafter_that_is_better_than_the_promoted_one() -> None:
-    good = {"run": "20261130-054512-a-0001", "name": "a", "target": "t", "speedup": {"value": 1.5, "low": 1.3}}
+    good = {
+        "run": "20261130-054512-a-0001",
+        "target": {"fingerprint": "t"},
+        "speedup": {"value": 1.5, "low": 1.3},
+        "verdicts": {"wiring": True},
+        "promoted": None,
+    }
     noise = good | {"run": "20261130-054512-b-0001", "speedup": {"value": 1.9, "low": 0.9}}
     assert found(drafters={"drafters": [good, noise]}) == [("promote?", "a")]
-    assert found(drafters={"drafters": [good, good | {"promoted": True}]}) == []
-    assert found(drafters={"drafters": [good | {"refused": "wiring is FAIL"}]}) == []
+    assert found(drafters={"drafters": [good, good | {"promoted": "3/1/4"}]}) == []
+    assert found(drafters={"drafters": [good | {"verdicts": {"wiring": False}}]}) == []
 
 
 def test_incidents_that_are_open() -> None:
     one = {"id": "x", "run": "20261130-054512-a-0001", "severity": "error", "title": "killed", "last": NOW}
-    assert found(incidents={"incidents": [one, one, one | {"id": "y", "over": True}]}) == [("incident", "a")]
+    answer = {"incidents": [one, one, one | {"id": "y", "over": True}]}
+    assert found(incidents=answer) == [("incident", "a")]
+    [waits] = matters([row("a-0001", "failed")], None, None, answer, None, NOW)
+    assert (waits.word, waits.room) == ("failed", "incidents"), "one line for a run, which leads to why"
 
 
 ROWS = st.lists(
