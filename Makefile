@@ -1,19 +1,22 @@
 # make demo    set up and run the whole pipeline on the embedded target
 # make test    set up and run the tests
 # make check   lint, format, types, import contracts and tests
+# make pictures the pictures of the documentation, anew, from the run of `make demo`
 #
 # PYTHON=python3.12    another interpreter (3.11 or newer)
 # PIP_ARGS="..."       for pip, for example --extra-index-url https://download.pytorch.org/whl/cpu (torch without CUDA)
 # PYTEST_ARGS="..."    for pytest, for example --slow
+# PICTURES_ARGS="..."  for docs/pictures.py, for example --root DIR or --only bench wiring
 
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+PICTURES_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := eagle3ops jobs screens assets tests
+SOURCES := eagle3ops jobs screens assets tests docs
 
-.PHONY: demo test lint format types imports check clean
+.PHONY: demo test lint format types imports check pictures clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/stamp-run
@@ -40,6 +43,9 @@ imports: $(VENV)/stamp-dev
 	$(BIN)/lint-imports
 
 check: lint types imports test
+
+pictures: $(VENV)/stamp-dev
+	$(BIN)/python docs/pictures.py --root demo $(PICTURES_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

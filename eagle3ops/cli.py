@@ -112,6 +112,9 @@ def build_parser() -> ArgumentParser:
     of_config.add_parser("path", help="where the file is, or would be")
     of_config.add_parser("show", parents=[common, look], help="every setting, and where it comes from")
     of_config.add_parser("schema", help="print the JSON Schema of the file")
+    web = commands.add_parser("web", parents=[common, look], help="the console in a browser on this machine")
+    web.add_argument("--port", type=_port, metavar="N", help="(7333, or the next that is free); 0 takes any")
+    web.add_argument("--listen", metavar="ADDRESS", default="127.0.0.1", help="another loopback address, such as ::1")
     agent = commands.add_parser("agent", description="The far end of a console: reads requests, answers, streams.")
     agent.add_argument("--root", metavar="DIR", default=SUPPRESS, help="folder of runs and stage outputs")
     return parser
@@ -181,6 +184,13 @@ def _count(text: str) -> int:
     return value
 
 
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise ValueError("out of range")
+    return value
+
+
 def _days(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1e6:
@@ -245,7 +255,7 @@ def _dispatch(args: Namespace) -> int:
     overrides = getattr(args, "set", [])
     if args.command is not None:
         _refuse_job_options(args)
-        if args.command != "config":
+        if args.command not in ("config", "web"):
             _refuse_console_options(args, f"the command `{args.command}`")
         return _command(args, root, host, overrides, json=json)
     if args.job is None:
@@ -282,6 +292,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import config
 
         return config.config(args, json=json)
+    if args.command == "web":
+        from eagle3ops.commands import web
+
+        return web.web(args, root, host, json=json)
     from eagle3ops.hosts.agent import loop as agent
     from eagle3ops.operations import OPERATIONS
 
@@ -323,9 +337,10 @@ def _console(args: Namespace, root: str | None, host: str | None) -> int:
         if getattr(args, option, None):
             sys.stderr.write(f"eagle3ops: --{option.removeprefix('early_')} needs --job NAME or a command\n")
             return ExitCode.BAD_REQUEST
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    served = os.environ.get("TEXTUAL_DRIVER") == "textual.drivers.web_driver:WebDriver"
+    if not served and not (sys.stdin.isatty() and sys.stdout.isatty()):
         why = "the console needs a terminal"
-    elif os.environ.get("TERM") in ("dumb", "unknown"):
+    elif not served and os.environ.get("TERM") in ("dumb", "unknown"):
         why = f"the console needs a terminal that can move its cursor, and TERM is {os.environ['TERM']!r}"
     else:
         from importlib import import_module

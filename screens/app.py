@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +22,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.reach import transport_for
 from eagle3ops.hosts.transport import Transport
-from eagle3ops.screens import choices, crash
+from eagle3ops.screens import choices, crash, presence
 from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.base import ConsoleScreen, named
 from eagle3ops.screens.colours import AsciiOnly, Colourless
@@ -40,22 +38,10 @@ from eagle3ops.words import plain
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
-TERMINAL_LOOK_S = 5.0
 SAMPLES_AFTER_S = 2.0
 """How long the machine's samples wait for the runs, at most."""
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
-
-
-def _end_without_terminal() -> None:
-    """End the process some seconds after its terminal is gone.
-
-    A thread, because the event loop may be stuck by then in a write that nobody takes any more.
-    """
-    while os.isatty(0):
-        time.sleep(TERMINAL_LOOK_S)
-    time.sleep(2 * TERMINAL_LOOK_S)
-    os._exit(128 + signal.SIGHUP)
 
 
 class ConsoleApp(App[int]):
@@ -177,7 +163,7 @@ class ConsoleApp(App[int]):
 
     def _look_for_terminal(self) -> None:
         """Leave when the terminal is gone and nobody said so: its shell may have ignored SIGHUP."""
-        if not os.isatty(0):
+        if not presence.anybody(web=self.is_web):
             self.exit(return_code=128 + signal.SIGHUP)
 
     def _signalled(self, number: signal.Signals) -> None:
@@ -189,8 +175,10 @@ class ConsoleApp(App[int]):
         """Open the overview, and the line to the host."""
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
         if not self.is_headless:
-            self.set_interval(TERMINAL_LOOK_S, self._look_for_terminal)
-            threading.Thread(target=_end_without_terminal, name="terminal", daemon=True).start()
+            self.set_interval(presence.LOOK_S, self._look_for_terminal)
+            presence.leave_when_gone(web=self.is_web)
+        if self.is_web:
+            presence.forget_the_page()
         self._begin()
         for key, loser, winner in self._displaced:
             text = f"The keymap takes {key!r} from {loser}, for {winner}."
@@ -331,7 +319,10 @@ class ConsoleApp(App[int]):
         Textual would print the traceback with all local variables, secrets among them; a report says more, safely.
         """
         error = self._exception
-        if self._crash is None and error is not None:
+        if self.is_web and isinstance(error, BrokenPipeError):
+            # The page's server is gone; that is the end of this console, and no defect.
+            self._return_code = 128 + signal.SIGHUP
+        elif self._crash is None and error is not None:
             self._crash = (error, self._facts())
         self._close_messages_no_wait()
 

@@ -1,6 +1,7 @@
 """What every test may ask for: the recordings of a real GPU host, and the switches for slow and GPU tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,15 @@ settings.register_profile("eagle3ops", deadline=None)
 settings.load_profile("eagle3ops")
 
 
+def pytest_configure() -> None:
+    """Let Ctrl-C be tried also where the shell that started the tests in the background had it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run tests that take minutes")
+    parser.addoption("--snapshot-update", action="store_true", help="write what is on the screens as their snapshots")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

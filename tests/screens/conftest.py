@@ -1,10 +1,12 @@
 """A console with settings of its own, whose event loop must never wait for a disk, a socket or a sleep."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+from snapshots import FOLDER, Snapshots
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +34,13 @@ def _no_blocking(request: pytest.FixtureRequest) -> Iterator[BlockBuster]:
                 function.can_block_in(file, names)
             function.can_block_in(request.path.name, {request.node.originalname})
         yield watched
+
+
+@pytest.fixture
+def snapshots(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Snapshots]:
+    """Compare screens with those of before, in a place where it is always UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield Snapshots(FOLDER, tmp_path, update=request.config.getoption("--snapshot-update"))
+    monkeypatch.undo()
+    time.tzset()

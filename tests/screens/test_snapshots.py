@@ -1,0 +1,38 @@
+"""Do the rooms look as they did? With a clock that stands still and a canned root; see `snapshots` for how to renew."""
+
+from pathlib import Path
+
+import pytest
+from screen_text import until
+from snapshots import Snapshots
+from stage import SHOWN, canned_root, eight_gpus, staged, still
+
+SMALL, LARGE = (80, 24), (160, 48)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_gpus(snapshots: Snapshots, tmp_path: Path, size: tuple[int, int]) -> None:
+    app = staged(tmp_path, eight_gpus())
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "local: connected")
+        await pilot.press("4")
+        await until(pilot, "8 GPUs", "rank 7" if size == LARGE else "rank")
+        await snapshots.match(pilot, f"gpus-{size[0]}x{size[1]}")
+
+
+async def test_help(snapshots: Snapshots, tmp_path: Path) -> None:
+    app = staged(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, "local: connected", SHOWN)
+        await pilot.press("question_mark")
+        await until(pilot, "search: a key")
+        still(app)
+        await snapshots.match(pilot, "help-120x36")
+
+
+async def test_the_canned_root_has_a_run_of_each_kind(tmp_path: Path) -> None:
+    app = staged(canned_root(tmp_path))
+    async with app.run_test(size=LARGE) as pilot:
+        text = await until(pilot, "failed", "done", "SIGKILL")
+        assert str(tmp_path) not in text
+        assert f"{SHOWN}/runs" in text
