@@ -160,7 +160,7 @@ class Overview(RunDeeds):
         going_on = detail is not None and detail.row.status == "running"
         stands: tuple[object, ...] = ()
         if detail is not None:
-            statuses = tuple(stage.status for stage in detail.stages)
+            statuses = tuple((stage.status, None if going_on else stage.done) for stage in detail.stages)
             stands = (detail.row.run_id, detail.row.status, statuses, len(detail.verdicts), detail.cause)
         state = (runs.rows is None, not runs.rows, runs.selected, stands, link, bool(runs.stale))
         self._paint("#pipeline", (*state, int(now) if going_on else int(now / SLOW_S), low), self._pipeline)

@@ -20,6 +20,15 @@ async def test_gpus(snapshots: Snapshots, tmp_path: Path, size: tuple[int, int])
         await snapshots.match(pilot, f"gpus-{size[0]}x{size[1]}")
 
 
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_overview(snapshots: Snapshots, tmp_path: Path, size: tuple[int, int]) -> None:
+    app = staged(canned_root(tmp_path), eight_gpus())
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "local: connected", "✗ failed", "SIGKILL")
+        still(app)
+        await snapshots.match(pilot, f"overview-{size[0]}x{size[1]}")
+
+
 async def test_help(snapshots: Snapshots, tmp_path: Path) -> None:
     app = staged(tmp_path)
     async with app.run_test(size=(120, 36)) as pilot:
