@@ -80,7 +80,13 @@ class Overview(RunDeeds):
         *named(
             "overview",
             [
-                Binding("enter", "open", "Open", tooltip="Open the selected run, or what waits for a decision"),
+                Binding(
+                    "enter",
+                    "open",
+                    "Open",
+                    key_display="enter",
+                    tooltip="Open the selected run, or what waits for a decision",
+                ),
                 Binding(
                     "o", "app.room('logs')", "Logs", show=False, tooltip="What the processes of the selected run say"
                 ),

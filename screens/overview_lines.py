@@ -113,7 +113,16 @@ def matter_lines(found: Sequence[Matter], width: int, glyphs: Glyphs) -> list[Li
         hint = f"  {matter.hint}" if matter.hint and width >= cell_len(matter.hint) + 34 else ""
         front = f"{sign} {matter.word} "
         room = max(0, width - cell_len(front) - cell_len(hint))
-        lines.append(cut(((front, matter.look), (cell(matter.text, room, glyphs), "plain"), (hint, "head")), width))
+        lines.append(
+            cut(
+                (
+                    (front, matter.look),
+                    (cell(matter.text, min(room, cell_len(matter.text)), glyphs), "plain"),
+                    (hint, "head"),
+                ),
+                width,
+            )
+        )
     return lines
 
 

@@ -283,7 +283,16 @@ async def test_what_waits_leads_to_where_it_is_decided(root: Path) -> None:
         await pilot.press("1")
         await until(pilot, "Needs a decision")
         await pilot.click("#runs", offset=(5, 2))
-        await until(pilot, "20261130-054512-demo-bbbb")
+        keys = (await until(pilot, "20261130-054512-demo-bbbb")).splitlines()[-1]
+        await pilot.click("KeyBar", offset=(keys.index("Decide"), 0))
+        await until(pilot, "20261130-054612-exp-cccc")
+
+
+async def test_the_keys_that_lead_on_are_shown_however_narrow_it_is(root: Path) -> None:
+    app = ConsoleApp(str(root))
+    async with app.run_test(size=(40, 20)) as pilot:
+        text = await until(pilot, "demo-bbbb", "q Quit", "? Help")
+        assert "Hosts" not in text.splitlines()[-1]
 
 
 def test_a_verdict_that_failed_is_not_just_done(tmp_path: Path) -> None:
