@@ -88,6 +88,7 @@ def build_parser() -> ArgumentParser:
         ("show", "one run in full"),
         ("follow", "tell a run's events until it ends"),
         ("cancel", "end a run that is going on"),
+        ("wiring", "which layers each side reads, what verify says, what to do"),
     ):
         command = runs_commands.add_parser(name, parents=[common], help=text)
         command.add_argument("run", help="id, the start or end of one, or `last`")
@@ -104,6 +105,7 @@ def build_parser() -> ArgumentParser:
     gc.add_argument("--keep", type=_count, metavar="N", default=20, help="keep the newest N runs (20)")
     gc.add_argument("--older-than", type=_days, metavar="DAYS", help="delete only what is older, in days")
     gc.add_argument("--yes", dest="gc_yes", action="store_true", help="delete; without it only say what would go")
+    _add_drafters(commands, common)
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
     _add_telemetry(commands, common)
@@ -118,6 +120,22 @@ def build_parser() -> ArgumentParser:
     agent = commands.add_parser("agent", description="The far end of a console: reads requests, answers, streams.")
     agent.add_argument("--root", metavar="DIR", default=SUPPRESS, help="folder of runs and stage outputs")
     return parser
+
+
+def _add_drafters(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
+    drafters = commands.add_parser("drafters", help="what was benchmarked, and which drafter a target is served with")
+    of_drafters = drafters.add_subparsers(dest="drafters_command", metavar="COMMAND", required=True)
+    of_drafters.add_parser("list", parents=[common], help="every run with a finished benchmark")
+    show = of_drafters.add_parser("show", parents=[common], help="what is promoted, its launch line, and its history")
+    promote = of_drafters.add_parser("promote", parents=[common], help="serve a target with the drafter of a run")
+    promote.add_argument("run", help="id, the start or end of one, or `last`")
+    promote.add_argument("--setting", metavar="S/K/D", help="steps/topk/draft tokens, as timed; by default the best")
+    promote.add_argument("--force", action="store_true", help="although the gate refuses; needs --reason")
+    back = of_drafters.add_parser("rollback", parents=[common], help="go back to what was promoted before")
+    for command in (promote, back):
+        command.add_argument("--reason", metavar="TEXT", help="why; it is recorded")
+    for command in (show, back):
+        command.add_argument("target", nargs="?", help="its name, or the beginning of its fingerprint")
 
 
 def _add_hosts(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
@@ -275,6 +293,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import runs
 
         return runs.plan_or_spec(args, root, host, overrides, json=json)
+    if args.command == "drafters":
+        from eagle3ops.commands import drafters
+
+        return drafters.drafters(args, root, host, json=json)
     if args.command == "hosts":
         from eagle3ops.commands import hosts
 

@@ -49,6 +49,14 @@ class RequestError(Eagle3opsError):
 class SpecError(RequestError):
     """A pipeline file is wrong; the message carries file, line, column and key path."""
 
+    path: tuple[str | int, ...] = ()
+    """The keys that lead to what is wrong; empty where it is the file as a whole, or nobody knows."""
+
+    def under(self, path: tuple[str | int, ...]) -> "SpecError":
+        """The same, with the keys that lead to it."""
+        self.path = path
+        return self
+
 
 class VerdictFailed(Eagle3opsError):
     """A check came to FAIL; the run did what it was asked."""

@@ -47,6 +47,16 @@ def crash_folder() -> Path:
     return Path(platformdirs.user_log_dir("eagle3ops", appauthor=False)) / "crashes"
 
 
+def state_folder() -> Path:
+    """Folder of what the console keeps between two times: $EAGLE3OPS_STATE, else the usual place of the system."""
+    chosen = os.environ.get("EAGLE3OPS_STATE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("eagle3ops", appauthor=False))
+
+
 def require_writable(folder: Path) -> None:
     """Create `folder` and prove that a file can be written there.
 

@@ -1,14 +1,18 @@
 """What can an agent be asked to do? The table of its ops, from every room that has some."""
 
-from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs
+from eagle3ops.hosts.agent import ops_events, ops_files, ops_host, ops_logs, ops_runs, ops_spec
 from eagle3ops.hosts.agent.operation import Operation
+from eagle3ops.outputs import ops_drafters, ops_training
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
     *ops_runs.OPERATIONS,
+    *ops_spec.OPERATIONS,
     *ops_events.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_files.OPERATIONS,
+    *ops_training.OPERATIONS,
+    *ops_drafters.OPERATIONS,
 )
 
 OPERATIONS: dict[str, Operation] = {found.name: found for found in _ALL}

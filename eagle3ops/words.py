@@ -16,7 +16,10 @@ def _harmless(character: str) -> bool:
     return character in "\t\n" or (character.isprintable() and not 0x80 <= ord(character) <= 0x9F)
 
 
-_COMMAND = re.compile(r"\beagle3ops (?:runs (?:list|show|follow|cancel|resume|diff|gc)|plan|doctor)\b(?! --host)")
+_COMMAND = re.compile(
+    r"\beagle3ops (?:runs (?:list|show|follow|cancel|resume|diff|gc)|drafters (?:list|show|promote|rollback)"
+    r"|plan|doctor)\b(?! --host)"
+)
 
 
 def elsewhere(text: str, host: str) -> str:

@@ -15,7 +15,6 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import Screen
 from textual.theme import Theme
-from textual.widgets import Input
 from textual.worker import Worker, WorkerState
 
 from eagle3ops.errors import Eagle3opsError
@@ -284,7 +283,8 @@ class ConsoleApp(App[int]):
     async def on_event(self, event: events.Event) -> None:
         """Remember the last keys for a report, but nothing that is typed into a field."""
         if isinstance(event, events.Key) and not event.is_forwarded:
-            typed = isinstance(self.focused, Input) and event.is_printable
+            # Whatever takes printable keys is a field.
+            typed = self.focused is not None and self.focused.check_consume_key("a", "a") and event.is_printable
             self._last_keys.append("(typed)" if typed else event.key)
         await super().on_event(event)
 

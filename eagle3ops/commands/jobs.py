@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from uuid import uuid4
 
 from eagle3ops import locations
@@ -20,6 +19,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.orders import Order, Started, cancel, place, resume
 from eagle3ops.runs.planning import free_bytes
+from eagle3ops.spec.bundled import bundled
 from eagle3ops.spec.load import dump_pipeline, load_pipeline, parse_pipeline, require_known_names
 from eagle3ops.spec.models import Pipeline
 
@@ -41,14 +41,6 @@ class Asked:
     yes: bool = False
     key: str | None = None
     """Idempotency key; without one, every call is a run of its own."""
-
-
-def bundled() -> dict[str, Any]:
-    """The pipeline files that come with eagle3ops, by name."""
-    from importlib import resources
-
-    folder = resources.files("eagle3ops.assets.pipelines")
-    return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}
 
 
 def read_pipeline(spec: str | None, registry: Registry, overrides: Sequence[str]) -> tuple[Pipeline, str]:

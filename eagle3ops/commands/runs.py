@@ -14,7 +14,8 @@ from eagle3ops.errors import ExitCode, Refused, RequestError
 from eagle3ops.runs.directory import RunDirectory, find_run, runs_folder
 from eagle3ops.runs.job import Forecast, load_registry
 from eagle3ops.runs.planning import total
-from eagle3ops.spec.load import dump_pipeline, json_schema, require_known_names
+from eagle3ops.spec.load import dump_pipeline, require_known_names
+from eagle3ops.spec.schema import json_schema
 from eagle3ops.words import human_bytes, human_seconds, plain
 
 LOCAL = "local"
@@ -125,6 +126,10 @@ def runs(args: Namespace, root: str | None, host: str | None, *, json: bool) -> 
         return _show(desk, args.run, json=json)
     if command == "diff":
         return _diff(desk, args.run, args.other, json=json)
+    if command == "wiring":
+        from eagle3ops.commands.wiring import wiring
+
+        return wiring(desk, args.run, json=json)
     if command == "gc":
         return _gc(desk, args, json=json)
     if command == "cancel":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
+from eagle3ops.runs.files import read_json
 from eagle3ops.runs.starts import forget_old, note_deleted
 from eagle3ops.runs.store import Store, folder_bytes, remove
 
@@ -27,7 +28,11 @@ class Garbage:
 def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None) -> list[Garbage]:
     """Runs beyond the newest `keep` (and older than so many days), and stage outputs that no kept run refers to.
 
-    A run that is going on, and every output that it needs, is kept.
+    A run that is going on, and every output that it needs, is kept; so is a drafter that is promoted, and the one that
+    a rollback would lead to.
+
+    Raises:
+        RequestError: what is promoted cannot be read, so nothing says that its drafter can go.
     """
     runs = [RunDirectory(runs_folder(root) / run_id) for run_id in list_runs(root)]
     newest = runs[len(runs) - keep :] if keep else []
@@ -39,7 +44,7 @@ def find_garbage(root: Path, *, keep: int, older_than_days: float | None = None)
     listed = {run.path for run in runs}
     others = [path for path in folders.glob("*/") if path not in listed] if folders.is_dir() else []
     damaged = [RunDirectory(path) for path in others if not path.name.startswith(".")]
-    needed = {path for run in [*runs, *damaged] if run not in old for path in _needs(run)}
+    needed = {path for run in [*runs, *damaged] if run not in old for path in _needs(run)} | _promoted(root)
     garbage = [Garbage("run", run.path, folder_bytes(run.path)) for run in old]
     # What a killed starter left and nobody went on with.
     garbage += [
@@ -90,4 +95,20 @@ def _needs(run: RunDirectory) -> set[Path]:
     for name, stage in run.state().get("stages", {}).items():
         if stage.get("key"):
             needed.add(store.out(name, str(stage["key"])).resolve())
+    return needed
+
+
+def _promoted(root: Path) -> set[Path]:
+    """Stage folders with the drafters that are promoted (see `eagle3ops.outputs.promotion`) or were before that."""
+    needed = set()
+    for path in (root / "promoted").glob("*.json"):
+        record = read_json(path)
+        try:
+            history = {entry["number"]: entry for entry in record["history"] if entry["action"] == "promote"}  # type: ignore[index]
+            held = [history[record["current"]]] if record["current"] != 0 else []  # type: ignore[index]
+            held += [history[entry["replaced"]] for entry in held if entry["replaced"] != 0]
+            needed |= {(root / entry["drafter"]).parent.resolve() for entry in held}
+        except (KeyError, TypeError, ValueError) as error:
+            remedy = "bring it back, or move it away if nothing is to stay promoted"
+            raise RequestError(f"{path}: damaged, so which drafters are needed is not known", remedy=remedy) from error
     return needed

@@ -42,6 +42,7 @@ class StagePlan:
             "inputs": list(self.plan.inputs),
             "outputs": list(self.plan.outputs),
             "forecast": asdict(self.plan.forecast),
+            "gpus": self.gpus,
         }
 
 

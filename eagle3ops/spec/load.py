@@ -66,6 +66,40 @@ def parse_pipeline(
     text: str | bytes, source: str, specs: Mapping[str, type[StageSpec]], overrides: Sequence[str] = ()
 ) -> Pipeline:
     """`load_pipeline` for a text that is in memory already; `source` names it in messages."""
+    tree = _complete_tree(text, source, specs, overrides)
+    model = pipeline_model(specs)
+    try:
+        checked = _checked(model, tree)
+    except ValidationError as error:
+        raise spec_error(error, tree, model) from error
+    made = {name: getattr(checked.stages, name) for name in specs}
+    return Pipeline.model_construct(
+        **{name: getattr(checked, name) for name in Pipeline.model_fields} | {"stages": made}
+    )
+
+
+def find_problems(text: str | bytes, source: str, specs: Mapping[str, type[StageSpec]]) -> list[SpecError]:
+    """Everything that `parse_pipeline` would refuse, the first reason first; one for each place."""
+    try:
+        tree = _complete_tree(text, source, specs)
+    except SpecError as error:
+        return [error]
+    model = pipeline_model(specs)
+    try:
+        _checked(model, tree)
+    except ValidationError as error:
+        found: dict[KeyPath, SpecError] = {}
+        for problem in _by_importance(error):
+            told = _in_words(problem, tree, model)
+            found.setdefault(told.path, told)
+        return list(found.values())
+    return []
+
+
+def _complete_tree(
+    text: str | bytes, source: str, specs: Mapping[str, type[StageSpec]], overrides: Sequence[str] = ()
+) -> Tree:
+    """The text as plain data, with every stage named."""
     tree = read_tree(text, source)
     if tree.data is None:
         raise SpecError(f"{source}: the file is empty", remedy="see assets/pipelines for a complete one")
@@ -79,28 +113,18 @@ def parse_pipeline(
     if isinstance(tree.data["stages"], dict):
         # A stage that is not named runs with its defaults.
         tree.data["stages"] = {name: {} for name in specs} | tree.data["stages"]
-    model = pipeline_model(specs)
-    try:
-        # By way of JSON, so that strictness lets lists be tuples and whole numbers be numbers, but nothing else.
-        checked = model.model_validate_json(json.dumps(tree.data), strict=True)
-    except ValidationError as error:
-        raise spec_error(error, tree, model) from error
-    made = {name: getattr(checked.stages, name) for name in specs}
-    return Pipeline.model_construct(
-        **{name: getattr(checked, name) for name in Pipeline.model_fields} | {"stages": made}
-    )
+    return tree
+
+
+def _checked(model: type[Pipeline], tree: Tree) -> Any:
+    # By way of JSON, so that strictness lets lists be tuples and whole numbers be numbers, but nothing else.
+    return model.model_validate_json(json.dumps(tree.data), strict=True)
 
 
 def dump_pipeline(pipeline: Pipeline) -> str:
     """The resolved pipeline as YAML: complete, and the same text for the same pipeline."""
     data = pipeline.model_dump(mode="json", by_alias=True)
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
-
-
-def json_schema(specs: Mapping[str, type[StageSpec]]) -> dict[str, Any]:
-    """The JSON Schema of pipeline files, for editors."""
-    schema = pipeline_model(specs).model_json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema | {"title": "eagle3ops pipeline"}
 
 
 def describe(value: Any) -> str:
@@ -148,7 +172,7 @@ def _refuse_secrets(data: Any, path: KeyPath, tree: Tree) -> None:
                     f"{tree.place((*path, key), of_key=True)}: {dotted((*path, key))}: secrets do not belong in a "
                     "pipeline file, which is copied into every run's folder",
                     remedy="set an environment variable instead, such as HF_TOKEN",
-                )
+                ).under((*path, key))
             _refuse_secrets(value, (*path, key), tree)
     elif isinstance(data, list):
         for number, item in enumerate(data):
@@ -157,43 +181,53 @@ def _refuse_secrets(data: Any, path: KeyPath, tree: Tree) -> None:
 
 def spec_error(error: ValidationError, tree: Tree, model: type[BaseModel]) -> SpecError:
     """Put the first problem into words that say where, what was expected and what was found."""
-    problems = error.errors(include_url=False)
+    problems = _by_importance(error)
+    more = f" ({len(problems) - 1} more to mend)" if len(problems) > 1 else ""
+    return _in_words(problems[0], tree, model, more)
+
+
+def _by_importance(error: ValidationError) -> list[Any]:
     # A misspelt key also leaves a required one missing: name the cause, not the consequence.
-    problem = next((item for item in problems if item["type"] == "extra_forbidden"), problems[0])
+    return sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
+
+
+def _in_words(problem: Any, tree: Tree, model: type[BaseModel], more: str = "") -> SpecError:
     path: KeyPath = _known_part(tree.data, tuple(problem["loc"]))
     kind = str(problem["type"])
     if kind == "extra_forbidden":
-        return _unknown_key(path, tree, model)
-    at = f"{tree.place(path)}: {dotted(path) or 'the file'}"
-    more = f" ({len(problems) - 1} more to mend)" if len(problems) > 1 else ""
+        return _unknown_key(path, tree, model).under(path)
     if kind == "missing":
-        missing = dotted(tuple(problem["loc"]))
-        remedy = None
-        if missing == "schema":
-            remedy = "add the line: schema: 1"
-        elif missing.endswith(".convention"):
-            remedy = "add convention: boundary, hf_hidden_states or layer_outputs; the same ids mean different layers"
-        return SpecError(f"{tree.place(path)}: {missing}: missing{more}", remedy=remedy)
+        return _missing(tuple(problem["loc"]), path, tree, more).under(tuple(problem["loc"]))
+    at = f"{tree.place(path)}: {dotted(path) or 'the file'}"
     if kind == "model_type" and _section(model, path) is AuxLayersSpec:
         return SpecError(
             f"{at}: layer ids without their convention; the same numbers name different layers elsewhere{more}",
             remedy="write {convention: boundary, ids: [2, 15, 27]}; other conventions: hf_hidden_states, layer_outputs",
-        )
+        ).under(path)
     found = _at(tree.data, path)
     expected = _EXPECTED.get(kind)
+    remedy = None
     if kind == "literal_error":
         expected = str(problem["ctx"]["expected"])
         words = re.findall(r"'([^']*)'", expected)
         near = difflib.get_close_matches(str(found), words, n=1)
-        return SpecError(
-            f"{at}: expected {expected}, got {describe(found)}{more}",
-            remedy=f"did you mean {near[0]!r}?" if near else None,
-        )
+        remedy = f"did you mean {near[0]!r}?" if near else None
     if expected is not None:
-        return SpecError(f"{at}: expected {expected}, got {describe(found)}{more}")
+        return SpecError(f"{at}: expected {expected}, got {describe(found)}{more}", remedy=remedy).under(path)
     message = str(problem["msg"])
     message = message[0].lower() + message[1:]
-    return SpecError(f"{at}: {message.removeprefix('value error, ')}, got {describe(found)}{more}")
+    told = f"{at}: {message.removeprefix('value error, ')}, got {describe(found)}{more}"
+    return SpecError(told).under(path)
+
+
+def _missing(wanted: KeyPath, path: KeyPath, tree: Tree, more: str) -> SpecError:
+    missing = dotted(wanted)
+    remedy = None
+    if missing == "schema":
+        remedy = "add the line: schema: 1"
+    elif missing.endswith(".convention"):
+        remedy = "add convention: boundary, hf_hidden_states or layer_outputs; the same ids mean different layers"
+    return SpecError(f"{tree.place(path)}: {missing}: missing{more}", remedy=remedy)
 
 
 def _unknown_key(path: KeyPath, tree: Tree, model: type[BaseModel]) -> SpecError:

@@ -14,16 +14,22 @@ class TargetSpec(Section):
     model: str = Field(min_length=1)
     """A folder, a model id of the hub, or the name of a target that comes with eagle3ops."""
     revision: str | None = None
+    """Of a model of the hub: a branch, a tag or a commit; the newest of its main branch when left out."""
     trust_remote_code: bool = False
+    """Run Python code that comes with the model. It may do anything that you may."""
 
 
 class EngineSpec(Section):
     """The program that serves target and drafter."""
 
     name: Literal["reference", "sglang", "vllm"] = "reference"
+    """`reference` comes with eagle3ops."""
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "bfloat16"
+    """In which the target's weights are kept and computed with."""
     device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: a GPU where there is one."""
     max_running_requests: int = Field(default=32, ge=1)
+    """Requests that are answered at once; more wait."""
     gpus: int = Field(default=1, ge=0)
     """GPUs that a stage uses on a machine that has any; no part of what its result depends on."""
 
@@ -35,10 +41,13 @@ class Pipeline(Section):
 
     schema_version: Literal[1] = Field(alias="schema")
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Ends the id of every run of it."""
     target: TargetSpec
     engine: EngineSpec = EngineSpec()
     host: str = Field(default="local", min_length=1)
+    """Where the command line runs it, unless it is told --host; the console runs it on the host that it looks at."""
     seed: int = Field(default=0, ge=0, lt=2**63)
+    """Of everything that is drawn by chance: the same one gives the same prompts, order and first weights."""
     stages: Mapping[str, SerializeAsAny[StageSpec]]
 
 

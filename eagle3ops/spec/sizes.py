@@ -50,7 +50,11 @@ Size = Annotated[
         {
             "anyOf": [
                 {"type": "integer", "minimum": 1},
-                {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP][iI]?)?[bB]?\s*$"},
+                {
+                    "type": "string",
+                    "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP][iI]?)?[bB]?\s*$",
+                    "examples": ["200 GiB"],
+                },
             ]
         }
     ),

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eagle3ops.eagle3.layers import AuxLayers
-from eagle3ops.wiring.fingerprint import SegmentMatch
+
+if TYPE_CHECKING:
+    from eagle3ops.wiring.fingerprint import SegmentMatch
 
 MIN_MARGIN = 5.0
 """The nearest boundary must be this many times nearer than the second; measured on a real engine: 15 to 97."""
@@ -44,7 +46,7 @@ class WiringVerdict:
         return asdict(self)
 
 
-def judge(side: str, trained: AuxLayers, probes: Sequence[Sequence[SegmentMatch]]) -> WiringVerdict:
+def judge(side: str, trained: AuxLayers, probes: "Sequence[Sequence[SegmentMatch]]") -> WiringVerdict:
     """Compare the boundaries that were matched with those that training used.
 
     Args:
@@ -74,7 +76,7 @@ def judge(side: str, trained: AuxLayers, probes: Sequence[Sequence[SegmentMatch]
     return WiringVerdict(side, not wrong, reason, segments)
 
 
-def _judge_segment(trained: AuxLayers, index: int, matches: Sequence[SegmentMatch]) -> SegmentVerdict:
+def _judge_segment(trained: AuxLayers, index: int, matches: "Sequence[SegmentMatch]") -> SegmentVerdict:
     expected = trained.boundary[index]
     # A single dissenting probe is enough to fail: wiring does not depend on the text.
     worst = next((match for match in matches if match.boundary != expected), max(matches, key=lambda m: m.error))

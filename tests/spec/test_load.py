@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from eagle3ops.errors import SpecError
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
-from eagle3ops.spec.load import dump_pipeline, json_schema, load_pipeline, parse_pipeline
+from eagle3ops.spec.load import dump_pipeline, find_problems, load_pipeline, parse_pipeline
+from eagle3ops.spec.schema import json_schema
 from eagle3ops.spec.yamltree import read_tree, scalar
 
 
@@ -19,6 +20,8 @@ class TrainSpec(StageSpec):
     lr: float = 1e-3
     steps: int = 5
     mode: Literal["packed", "padded"] = "packed"
+    """How rows are put
+    side by side."""
     aux_layers: AuxLayersSpec | None = None
 
 
@@ -190,3 +193,43 @@ def test_numbers_survive_the_dump(value: float) -> None:
     pipeline = parse_pipeline(HEAD, "a.yaml", SPECS, [f"stages.train.lr={value!r}"])
     again = parse_pipeline(dump_pipeline(pipeline), "b.yaml", SPECS)
     assert again == pipeline
+
+
+def test_every_mistake_is_named_at_once_with_the_keys_that_lead_to_it() -> None:
+    text = HEAD.replace("rows: 3", "rows: x, flies: []") + "  train: {lr: fast, aux_layers: [1], mode: paked}\nsed: 1\n"
+    found = find_problems(text, "a.yaml", SPECS)
+    assert {problem.path for problem in found} == {
+        ("sed",),
+        ("stages", "generate", "flies"),
+        ("stages", "generate", "rows"),
+        ("stages", "train", "lr"),
+        ("stages", "train", "mode"),
+        ("stages", "train", "aux_layers"),
+    }
+    assert str(found[0].remedy).startswith("did you mean")
+    assert find_problems(HEAD, "a.yaml", SPECS) == []
+    (secret,) = find_problems(HEAD + "hf_token: x\n", "a.yaml", SPECS)
+    assert secret.path == ("hf_token",)
+    missing = find_problems("schema: 1\nname: x\n", "a.yaml", SPECS)
+    assert ("target",) in {problem.path for problem in missing}
+
+
+@given(st.sampled_from([HEAD, ""]), st.text(alphabet="lr: x1\n{}[]stagesmode", max_size=40))
+def test_a_file_has_problems_exactly_when_it_is_refused(head: str, more: str) -> None:
+    found = find_problems(head + more, "a.yaml", SPECS)
+    refusal = ""
+    try:
+        parse_pipeline(head + more, "a.yaml", SPECS)
+    except SpecError as error:
+        refusal = error.what
+    assert bool(found) == bool(refusal)
+    assert all(refusal.startswith(problem.what) for problem in found[:1])
+
+
+def test_the_schema_says_what_stands_below_each_setting() -> None:
+    parts = json_schema(SPECS)
+    train = parts["$defs"]["TrainSpec"]["properties"]
+    assert train["mode"]["description"] == "How rows are put side by side."
+    assert "description" not in train["lr"]
+    assert parts["$defs"]["EngineSpec"]["properties"]["gpus"]["description"].startswith("GPUs that a stage uses")
+    assert parts["properties"]["seed"]["description"]

@@ -1,0 +1,187 @@
+"""What speaks for a drafter, and what against it? Its benchmark, the verdicts, and whether they are about one thing."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.outputs.benchfile import Bench, Setting, Speedup, mapping, parse_bench, text
+from eagle3ops.outputs.lineage import (
+    Output,
+    Served,
+    Target,
+    changed_since,
+    input_of,
+    output_of,
+    outputs,
+    record,
+    served,
+    stage_status,
+    target_of,
+    verdicts_on,
+)
+from eagle3ops.runs.directory import RunDirectory
+
+WORDS = {
+    "": "the pipeline of this run has no bench stage",
+    "waiting": "the bench stage has not run yet",
+    "running": "the bench stage is running; its figures come when it is done",
+    "failed": "the bench stage has failed; its log says why",
+    "cancelled": "the run was cancelled before the bench stage was done",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One check on a drafter."""
+
+    name: str
+    stage: str
+    passed: bool | None
+    """None: it was not made."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A drafter with everything that was found out about it."""
+
+    out: Output
+    """Of the bench."""
+    bench: Bench
+    target: Target | None
+    drafter: Path | None
+    """Folder of the exported drafter; None when it is gone."""
+    identity: str
+    """Of the training's output that was benchmarked: another drafter has another one."""
+    dtype: str
+    """In which the engine served it."""
+    verdicts: tuple[Verdict, ...]
+    doubts: tuple[str, ...]
+    """What has been made again since it was benchmarked, or was not served as it is exported."""
+
+    def verdict(self, name: str) -> Verdict | None:
+        """The verdict of that name."""
+        return next((found for found in self.verdicts if found.name == name), None)
+
+
+def case_of(run: RunDirectory) -> Case | str:
+    """The case of a run's drafter, or in words why there is none."""
+    bench = output_of(run, "bench")
+    if bench is None:
+        status, _ = stage_status(run, "bench")
+        if status in ("done", "reused"):
+            return "the output of the bench stage is gone: its done.json cannot be read"
+        if status == "running" and not run.alive():
+            return "the run was interrupted before the bench stage was done"
+        return WORDS.get(status, f"the bench stage is {status[:40]}")
+    return case_in(run.root, bench, verdicts_on(outputs(run.root, "verify")))
+
+
+def case_in(root: Path, out: Output, wiring: Mapping[Served, Output]) -> Case | str:
+    """The case that a finished bench makes.
+
+    Args:
+        root: the folder of runs and stage outputs.
+        out: of the bench.
+        wiring: outputs of verify, by what they are about.
+    """
+    file = out.folder / "bench.json"
+    if not file.is_file():
+        return f"{file} is missing"
+    bench = parse_bench(record(file))
+    if bench is None:
+        return f"{file} cannot be read: torn, or of another version"
+    train = input_of(root, out, "train")
+    serve = input_of(root, out, "serve")
+    drafter = train.folder / "drafter" if train is not None and (train.folder / "drafter").is_dir() else None
+    facts = mapping(record(serve.folder / "serve.json")) if serve is not None else {}
+    about = served(out)
+    return Case(
+        out=out,
+        bench=bench,
+        target=target_of(input_of(root, out, "fetch")),
+        drafter=drafter,
+        identity=text(out.made_from("train").get("identity")),
+        dtype=text(mapping(facts.get("server_info")).get("dtype"), 20),
+        verdicts=tuple(_verdicts(out, bench, wiring.get(about) if about else None)),
+        doubts=tuple(_doubts(root, out, facts)),
+    )
+
+
+def _doubts(root: Path, out: Output, facts: Mapping[str, Any]) -> Iterable[str]:
+    for stage in ("fetch", "train", "serve"):
+        if changed_since(root, out, stage):
+            yield f"{stage} has been made again since it was benchmarked, with another outcome"
+    if mapping(facts.get("server_info")).get("aux_layers") is not None:
+        yield "it was served with aux layers set by hand (stages.serve.aux_layers), not with those of its config"
+
+
+def _verdicts(out: Output, bench: Bench, verify: Output | None) -> Iterable[Verdict]:
+    """Wiring first, then those of the bench; each of them stands there, made or not."""
+    known: Mapping[str, tuple[bool, str]] = {} if verify is None else verify.verdicts()
+    wiring = known.get("wiring")
+    why = "no verify stage has looked at this drafter with these engine settings"
+    yield Verdict("wiring", "verify", *(wiring or (None, why)))
+    told = out.verdicts()
+    absent = {
+        "equal_output": "not measured: equality_prompts is 0",
+        "accept_length": f"no prediction for {bench.served or 'this setting'} to hold it against",
+        "divergence": "not measured: divergence_prompts is 0",
+    }
+    for name, reason in absent.items():
+        yield Verdict(name, "bench", *(told.get(name) or (None, reason)))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """May a setting of a drafter be promoted?"""
+
+    setting: str
+    refusals: tuple[str, ...]
+    """Each is reason enough against it; empty when it may."""
+    cautions: tuple[str, ...]
+    """What should be known all the same."""
+
+
+def judge(case: Case, setting: Setting, current: "Current | None") -> Judgement:
+    """Hold a setting against the gate: better beyond noise, with no FAIL, wiring and equality proven."""
+    refusals, cautions = [], []
+    speedup = setting.speedup
+    if speedup is None:
+        refusals.append(f"{setting.label} was not timed against the baseline")
+    elif speedup.low <= 1.0:
+        refusals.append(f"not faster beyond noise: {setting.label} reaches {speedup.words}")
+    for verdict in case.verdicts:
+        if verdict.passed is False:
+            refusals.append(f"{verdict.name} is FAIL: {verdict.reason}")
+        elif verdict.passed is None and verdict.name in ("wiring", "equal_output"):
+            refusals.append(f"{verdict.name} is not proven: {verdict.reason}")
+        elif verdict.passed is None:
+            cautions.append(f"{verdict.name}: {verdict.reason}")
+    refusals += case.doubts
+    if current is not None and current.speedup is not None and speedup is not None:
+        same = current.dtype == case.dtype
+        if same and speedup.high < current.speedup.low:
+            refusals.append(f"slower than what is promoted now ({current.words}), and beyond noise")
+        elif speedup.value < current.speedup.value:
+            cautions.append(f"what is promoted now reached {current.words}")
+    if case.bench.served and setting.label != case.bench.served:
+        cautions.append(f"accept length and equality were measured at {case.bench.served}, not at {setting.label}")
+    if speedup is not None and speedup.pairs is not None and speedup.pairs < 10:
+        cautions.append(f"only {speedup.pairs} pairs were timed")
+    return Judgement(setting.label, tuple(refusals), tuple(cautions))
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """What is promoted now, as far as the gate is concerned."""
+
+    setting: str
+    dtype: str
+    speedup: Speedup | None
+
+    @property
+    def words(self) -> str:
+        """`3/1/4, 1.34x of the baseline, ...`."""
+        return self.setting + (f", {self.speedup.words}" if self.speedup else "")
