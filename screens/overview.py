@@ -144,6 +144,7 @@ class Overview(RunDeeds):
         """Paint what is new, pane by pane; ages grow once a second."""
         low = self.size.height < LOW or self.size.width < NARROW
         self.set_class(low, "low")
+        self.set_class(not self.runs.rows, "nothing")
         self.query_one("#panes").set_class(bool(self.runs.stale), "stale")
         now = self.console.clock()
         self.query_one(GpuStrip).look(tall=not low, second=int(now))
