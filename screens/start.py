@@ -4,6 +4,7 @@ Nothing here imports Textual before that; the agent is a process of its own and 
 """
 
 import asyncio
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -24,6 +25,10 @@ def main(root: str | None, host: str, given: Mapping[str, Any]) -> int:
     Raises:
         RequestError: there is no such host, or a setting is wrong.
     """
+    if "TEXTUAL_DRIVER" not in os.environ:
+        # A shell that exports its size would fix the console's: no change of the terminal's would count any more.
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)
     return asyncio.run(_main(root, host, given))
 
 
