@@ -388,11 +388,11 @@ def _console(args: Namespace, root: str | None, host: str | None) -> int:
     else:
         from importlib import import_module
 
-        from eagle3ops.commands.config import given
-        from eagle3ops.settings import resolve
-
+        given = {
+            name: getattr(args, name) for name in ("theme", "ascii", "read_only", "refresh") if hasattr(args, name)
+        }
         # Looked up at run time: the console is the only room that knows the terminal.
-        return int(import_module("eagle3ops.screens.app").main(root, host or "local", resolve(given(args))))
+        return int(import_module("eagle3ops.screens.start").main(root, host or "local", given))
     sys.stderr.write(f"eagle3ops: {why}\n  -> without one use: eagle3ops --job NAME, or eagle3ops --help\n")
     return ExitCode.BAD_REQUEST
 

@@ -21,7 +21,7 @@ class Narrator(Protocol):
 
 def line(event: Event) -> str | None:
     """One line for a change of state; None for what is not one."""
-    data, stage = event.data, event.stage or "run"
+    data, stage = event.data, plain(event.stage or "run")
     if event.kind == "run":
         return _run_line(data)
     if event.kind == "stage":
@@ -40,7 +40,7 @@ def _run_line(data: Mapping[str, Any]) -> str | None:
     if status == "running":
         return f"run: started, {len(data.get('stages', ()))} stages"
     cause = data.get("cause")
-    return f"run: {status}{': ' + plain(cause) if cause else ''}"
+    return f"run: {plain(status)}{': ' + plain(cause) if cause else ''}"
 
 
 def _stage_line(stage: str, data: Mapping[str, Any]) -> str:
@@ -48,7 +48,7 @@ def _stage_line(stage: str, data: Mapping[str, Any]) -> str:
     if status == "reused":
         return f"{stage}: done before, skipped"
     took = data.get("seconds")
-    text = f"{stage}: {status}"
+    text = f"{stage}: {plain(status)}"
     if isinstance(took, int | float) and status != "running":
         text += f" after {human_seconds(took)}"
     error = data.get("error")

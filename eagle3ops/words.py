@@ -6,7 +6,10 @@ import shlex
 
 def plain(text: object) -> str:
     """Text from a log or an engine without control characters: it must not steer the terminal."""
-    return "".join(" " if character in "\t\n" else character for character in str(text) if _harmless(character))
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(" " if character in "\t\n" else character for character in text if _harmless(character))
 
 
 def _harmless(character: str) -> bool:

@@ -20,6 +20,7 @@ from textual.worker import Worker, WorkerState
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link, LinkState
 from eagle3ops.hosts.reach import transport_for
+from eagle3ops.hosts.transport import Transport
 from eagle3ops.screens import choices, crash, presence
 from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.base import ConsoleScreen, named
@@ -40,6 +41,8 @@ from eagle3ops.words import plain
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
+SAMPLES_AFTER_S = 2.0
+"""How long the machine's samples wait for the runs, at most."""
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
 
@@ -70,6 +73,7 @@ class ConsoleApp(App[int]):
         host: str = "local",
         resolved: Resolved | None = None,
         clock: Callable[[], float] = time.time,
+        transport: Transport | None = None,
     ) -> None:
         super().__init__()
         self.clock = clock
@@ -89,20 +93,59 @@ class ConsoleApp(App[int]):
         self._displaced = choices.displaced(keymap) if keymap else []
         self._last_keys: deque[str] = deque(maxlen=KEYS_KEPT)
         self._crash: tuple[BaseException, crash.Facts] | None = None
-        self.link = Link(transport_for(host, ConsolePrompts(self)), on_state=self._link_changed)
-        self.feed = MachineFeed(self.link)
         self.glyphs = ASCII if self.settings.ascii else BLOCKS
+        self._roots = {host: root}
+        self._look_at(host, transport or transport_for(host, ConsolePrompts(self)))
+        self._room_before = FIRST
+
+    def _look_at(self, host: str, transport: Transport) -> None:
+        """A line to a host, and what is known through it."""
+        self.link = Link(transport, on_state=self._link_changed)
+        self.feed = MachineFeed(self.link)
         self.runs = RunsFeed(
             self.link,
-            root,
+            self._roots.get(host),
             refresh_s=self.settings.refresh,
-            clock=clock,
+            clock=self.clock,
             on_ended=self._run_ended,
             on_failure=self._tell_failure,
         )
-        self.incidents = IncidentsFeed(self, clock=clock, on_new=self._tell_incident)
-        self._room_before = FIRST
+        self.incidents = IncidentsFeed(self, clock=self.clock, on_new=self._tell_incident)
         self.log_wanted: LogPlace | None = None
+
+    async def switch_host(self, name: str) -> None:
+        """Look at another host from now on, in every room; runs on both go on."""
+        try:
+            transport = await asyncio.to_thread(transport_for, name, ConsolePrompts(self))
+        except Eagle3opsError as error:
+            self.notify(plain(error), title=f"Host {name}", severity="error", markup=False)
+            return
+        before = self.link
+        for group in ("machine", "runs", "incidents"):
+            self.workers.cancel_group(self, group)
+        self._look_at(name, transport)
+        # What the other rooms show belongs to the host before; they are made anew when they are entered.
+        for entry in ROOMS:
+            if entry.name != self.current_mode and entry.name in self._screen_stacks:
+                await self.remove_mode(entry.name)
+                self.add_mode(entry.name, entry.make)
+        self._begin()
+        await before.close()
+
+    def _begin(self) -> None:
+        """Connect, and read for as long as the console looks at this host."""
+        self._connect()
+        self.run_worker(self.runs.run(), group="runs", exit_on_error=False)
+        self.run_worker(self._watch_machine(), group="machine", exit_on_error=False)
+        self.run_worker(self.incidents.run(), group="incidents", exit_on_error=False)
+
+    async def _watch_machine(self) -> None:
+        """Take samples, once the runs stand there: starting a sampler would hold them up."""
+        patience = SAMPLES_AFTER_S
+        while self.runs.rows is None and patience > 0:
+            await asyncio.sleep(0.05)
+            patience -= 0.05
+        await self.feed.run()
 
     def _first_theme(self) -> str:
         if self.settings.theme is not None:
@@ -142,13 +185,10 @@ class ConsoleApp(App[int]):
             presence.leave_when_gone(web=self.is_web)
         if self.is_web:
             presence.forget_the_page()
-        self._connect()
+        self._begin()
         for key, loser, winner in self._displaced:
             text = f"The keymap takes {key!r} from {loser}, for {winner}."
             self.notify(text, title="Keymap", severity="warning", timeout=20, markup=False)
-        self.run_worker(self.feed.run(), group="machine", exit_on_error=False)
-        self.run_worker(self.runs.run(), group="runs", exit_on_error=False)
-        self.run_worker(self.incidents.run(), group="incidents", exit_on_error=False)
 
     @work(exit_on_error=False)
     async def _connect(self) -> None:
@@ -160,6 +200,8 @@ class ConsoleApp(App[int]):
         await self.link.close()
 
     def _link_changed(self, state: LinkState) -> None:
+        if state.kind == "closed":
+            return
         looking = "read-only, " if self.read_only else ""
         self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
         if state.kind == "connected":

@@ -8,7 +8,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
 
@@ -84,6 +83,9 @@ def say(error: BaseException, path: Path | None, text: str) -> None:
 
 
 def _version(name: str) -> str:
+    # Needed only when something broke, and slow to import.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:

@@ -31,6 +31,14 @@ class Glyphs:
     """Before why something is looked at."""
     dots: str
     """The empty cell of braille dots; empty where curves are drawn with letters."""
+    arrow: str = ">"
+    """From one stage to the next."""
+    corners: str = "++++"
+    """Of a box: top left, top right, bottom left, bottom right."""
+    side: str = "|"
+    """Of a box, upright."""
+    flat: str = "-"
+    """Of a box, level."""
 
 
 BLOCKS = Glyphs(
@@ -46,6 +54,10 @@ BLOCKS = Glyphs(
     paused="■",
     cause="→",
     dots="\u2800",
+    arrow="→",
+    corners="╭╮╰╯",
+    side="│",
+    flat="─",
 )
 ASCII = Glyphs(
     levels="_.-:=+*#",

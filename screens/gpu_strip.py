@@ -5,42 +5,48 @@ from textual import events
 from eagle3ops.screens.feed import feed_of
 from eagle3ops.screens.glyphs import glyphs_of
 from eagle3ops.screens.lines import Lines
-from eagle3ops.screens.machine_tables import strip_lines
+from eagle3ops.screens.machine_tables import gpu_table, strip_lines
 
-LOOK_S = 0.25
 LOWEST = 20
 """On a terminal of fewer rows there is no room for it."""
 
 
 class GpuStrip(Lines):
-    """Some GPUs a line: index, utilisation, memory, power; or why there are none."""
+    """One GPU a line with its history where there is room, else some side by side; or why there are none."""
 
-    DEFAULT_CSS = "GpuStrip { height: auto; max-height: 8; margin: 0 1; }"
+    DEFAULT_CSS = "GpuStrip { height: auto; max-height: 9; padding: 0 1; }"
 
     def on_mount(self) -> None:
-        """Look for something new from time to time; who looks away does not pay for it."""
+        """Say what a click does."""
         self._drawn: tuple[object, ...] = ()
         self.tooltip = "g or a click: GPUs and processes"
-        self._fit()
-        self.set_interval(LOOK_S, self._look)
 
-    def on_resize(self, _: events.Resize) -> None:
-        """Another width makes other lines."""
-        self._look()
-
-    def on_click(self) -> None:
+    def on_click(self, event: events.Click) -> None:
         """Show more."""
+        event.stop()
         self.call_later(self.app.run_action, "app.gpus")
 
-    def _fit(self) -> None:
-        self.display = self.app.size.height >= LOWEST
+    def look(self, *, tall: bool, second: int) -> None:
+        """Paint the last sample, if there is anything new about it.
 
-    def _look(self) -> None:
-        if self.app.screen is not self.screen:
+        Args:
+            tall: there is room for a line a GPU.
+            second: what only moves is painted once in each, with all else that moves.
+        """
+        self.display = self.app.size.height >= LOWEST
+        feed, width = feed_of(self.app), self.room.width
+        machine, stale, glyphs = feed.machine, feed.stale, glyphs_of(self.app)
+        states = tuple(gpu.words for gpu in machine.snapshot.gpus) if machine.snapshot is not None else None
+        state = (states, second, stale, machine.failure, width, tall)
+        if state == self._drawn or not width:
             return
-        self._fit()
-        feed = feed_of(self.app)
-        state = (feed.machine.version, feed.stale, feed.machine.failure, self.room.width)
-        if state != self._drawn and self.room.width:
-            self._drawn = state
-            self.show((), strip_lines(feed.machine, self.room.width, feed.stale, glyphs_of(self.app)))
+        self._drawn = state
+        count = len(machine.snapshot.gpus) if machine.snapshot is not None else 0
+        if not tall or not 0 < count <= 8:
+            self.show((), strip_lines(machine, width, stale, glyphs))
+            return
+        head, lines = gpu_table(machine, width, glyphs)
+        if stale:
+            lines = [tuple((text, "stale") for text, _ in line) for line in lines]
+            head = ((f"GPUs: {stale}"[:width], "warn"),)
+        self.show(head, lines)

@@ -71,7 +71,11 @@ class GpusScreen(Room):
     def look(self) -> None:
         """Draw the last sample, if there is anything new about it."""
         machine, stale = self._feed.machine, self._feed.stale
-        state = (machine.version, stale, machine.failure, self.size, self._order, self._selected, self._widths())
+        # Figures once a second, which is how often one can read them; a state that changes does not wait.
+        states = tuple(gpu.words for gpu in machine.snapshot.gpus) if machine.snapshot is not None else None
+        second = int(self._feed.clock()) if machine.version > 2 else -machine.version
+        seen = (states, second, stale, machine.failure)
+        state = (*seen, self.size, self._order, self._selected, self._widths())
         if state == self._drawn or not self.query_one("#gpus").size.width:
             return
         self._drawn = state

@@ -54,9 +54,11 @@ def here(screen: Screen[object]) -> dict[str, list[KeyRow]]:
             KeyRow(", ".join(dict.fromkeys(keys)), row.label or row.name, row.what, row.name, row.shown)
         )
     # Own actions first: what a list does with arrows is known.
-    return dict(
-        sorted(sections.items(), key=lambda item: (not any(row.name for row in item[1]), item[0] == EVERYWHERE))
-    )
+    return dict(sorted(sections.items(), key=lambda item: (not any(map(_own, item[1])), item[0] == EVERYWHERE)))
+
+
+def _own(row: KeyRow) -> bool:
+    return bool(row.name) and not row.name.startswith("lines.")
 
 
 def elsewhere(shown: set[str], keymap: dict[str, str], *, read_only: bool) -> dict[str, list[KeyRow]]:

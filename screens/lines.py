@@ -123,6 +123,7 @@ class Lines(ScrollView, can_focus=False):
 class Table(Lines, can_focus=True):
     """Lines with a cursor that keys, wheel and clicks move."""
 
+    PLACE: ClassVar[str] = "Lists"
     BINDINGS: ClassVar[list[BindingType]] = [
         *named(
             "lines",
@@ -181,9 +182,17 @@ class Table(Lines, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select the line under the mouse."""
-        row = event.get_content_offset_capture(self).y - (1 if self._head else 0)
-        if row >= 0 and row + int(self.scroll_offset.y) < len(self._lines):
-            self._want(row + int(self.scroll_offset.y))
+        at = self.line_at(event)
+        if at is not None:
+            self._want(at)
+
+    def line_at(self, event: events.MouseEvent) -> int | None:
+        """The line under the mouse; None for the heading, the frame, and below the last line."""
+        inside = event.get_content_offset(self)
+        if inside is None or (self._head and inside.y == 0):
+            return None
+        at = inside.y - (1 if self._head else 0) + int(self.scroll_offset.y)
+        return at if 0 <= at < len(self._lines) else None
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""

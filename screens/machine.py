@@ -6,9 +6,9 @@ the wrong kind is None, as one that is absent, and never 0.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from eagle3ops.words import plain
 
@@ -109,7 +109,7 @@ class Snapshot:
     absent: str
     """Why there are no GPUs."""
     remedy: str
-    processes: tuple[ProcessRow, ...]
+    processes: Sequence[ProcessRow]
     left_out: int
     host: Mapping[str, Any]
     host_age: float
@@ -233,7 +233,7 @@ def read_sample(sample: object) -> Snapshot | None:
         gpus=tuple(by_key.values()),
         absent=_text(sample.get("gpu_absent")),
         remedy=_text(sample.get("gpu_remedy")),
-        processes=tuple(_processes(sample, mono)),
+        processes=_WhenAsked(sample, mono),
         left_out=_whole(sample.get("procs_left_out")) or 0,
         host=host,
         host_age=_since(number(host.get("mono")), mono),
@@ -282,6 +282,33 @@ def _gpu(gpu: Mapping[Any, Any], t: float, mono: float) -> GpuRow | None:
         pcie_age=_since(number(gpu.get("pcie_t")), t),
         nvlink=(_kib(gpu.get("nvlink_tx_kbs")), _kib(gpu.get("nvlink_rx_kbs"))),
     )
+
+
+class _WhenAsked(Sequence[ProcessRow]):
+    """The processes of a sample, read when somebody looks at them: most samples pass while nobody does."""
+
+    def __init__(self, sample: Mapping[Any, Any], mono: float) -> None:
+        self._sample, self._mono = sample, mono
+        self._rows: tuple[ProcessRow, ...] | None = None
+
+    @property
+    def rows(self) -> tuple[ProcessRow, ...]:
+        """All of them."""
+        if self._rows is None:
+            self._rows, self._sample = tuple(_processes(self._sample, self._mono)), {}
+        return self._rows
+
+    @overload
+    def __getitem__(self, at: int) -> ProcessRow: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[ProcessRow]: ...
+
+    def __getitem__(self, at: int | slice) -> ProcessRow | Sequence[ProcessRow]:
+        return self.rows[at]
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def _processes(sample: Mapping[Any, Any], mono: float) -> Iterator[ProcessRow]:

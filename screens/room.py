@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widget import Widget
-from textual.widgets import Footer, Header, Static
+from textual.widgets import Static
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link
@@ -19,6 +19,7 @@ from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.base import ConsoleScreen, named
 from eagle3ops.screens.confirm import Confirm
 from eagle3ops.screens.feed import MachineFeed
+from eagle3ops.screens.frame import KeyBar, TitleBar
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.room_bar import RoomBar
 from eagle3ops.screens.runs_feed import RunsFeed
@@ -77,10 +78,10 @@ class Room(ConsoleScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The panes between the rows that all rooms have."""
-        yield Header()
+        yield TitleBar()
         yield RoomBar(self.ROOM)
         yield from self.body()
-        yield Footer()
+        yield KeyBar()
 
     @abstractmethod
     def body(self) -> Iterable[Widget]:

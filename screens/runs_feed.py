@@ -53,6 +53,8 @@ class RunsFeed:
         self._on_ended = on_ended or (lambda row: None)
         self._on_failure = on_failure or (lambda text: None)
         self._endings = Endings()
+        self._found: dict[str, Any] = {}
+        """The last answer about the runs; making rows of the same one again would be the most work of a reading."""
         self._wake = asyncio.Event()
         self._follow_anew = asyncio.Event()
 
@@ -133,7 +135,8 @@ class RunsFeed:
 
     async def _read(self) -> None:
         found = await self.ask("runs.list", limit=NEWEST)
-        rows = run_rows(found.get("runs", []))
+        rows = self.rows if self.rows is not None and found == self._found else run_rows(found.get("runs", []))
+        self._found = found
         where, total = plain(found.get("root", "")), int(found.get("total", len(rows)))
         self.read_at = self.clock()
         for row in self._endings.take(rows):

@@ -29,6 +29,9 @@ class RunRow:
     """`running`, `done`, `failed`, `cancelled`, `interrupted`, or `verdict FAIL`."""
     since: float
     """When it ended, or else started, in seconds since 1970."""
+    cause: str = ""
+    """Why it failed or stopped."""
+    exit_code: int | None = None
 
 
 @dataclass(slots=True)
@@ -88,7 +91,15 @@ def _row(run_id: str, status: str, state: Mapping[str, Any]) -> RunRow:
     parts = run_id.split("-", 2)
     name = parts[2] if len(parts) == 3 else run_id
     since = _number(state.get("ended")) or _number(state.get("started")) or _number(state.get("created")) or time.time()
-    return RunRow(run_id, plain(name), plain(status), since)
+    code = state.get("exit_code")
+    return RunRow(
+        run_id,
+        plain(name),
+        plain(status),
+        since,
+        _text(state.get("cause")) or "",
+        code if isinstance(code, int) and not isinstance(code, bool) else None,
+    )
 
 
 @dataclass(slots=True)

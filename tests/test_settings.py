@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_any_data_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, d
         return
     remember_theme("nord", path)
     again = resolve({}, {}, path)
-    assert again.settings == found.settings.model_copy(update={"theme": "nord"})
+    assert again.settings == replace(found.settings, theme="nord")
 
 
 @given(st.binary(max_size=60))

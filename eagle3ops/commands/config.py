@@ -3,6 +3,7 @@
 import json as jsonlib
 import sys
 from argparse import Namespace
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +23,9 @@ def config(args: Namespace, *, json: bool) -> int:
         sys.stdout.write(f"{settings.config_file()}\n")
         return ExitCode.DONE
     if args.config_command == "schema":
-        schema = settings.json_schema()
+        from eagle3ops.settings_file import json_schema
+
+        schema = json_schema()
         # Looked up at run time: only the console knows its actions and themes.
         schema = import_module("eagle3ops.screens.choices").in_schema(schema)
         sys.stdout.write(jsonlib.dumps(schema, indent=2, ensure_ascii=False) + "\n")
@@ -30,7 +33,8 @@ def config(args: Namespace, *, json: bool) -> int:
     resolved = settings.resolve(given(args))
     if resolved.settings.keymap or resolved.settings.theme:
         import_module("eagle3ops.screens.choices").check(resolved)
-    rows = list(_rows(resolved.settings.model_dump(mode="json", exclude={"version"})))
+    # By way of JSON, so that a command is a list as in the file.
+    rows = list(_rows(jsonlib.loads(jsonlib.dumps(asdict(resolved.settings)))))
     if json:
         found = [{"name": name, "value": value, "from": resolved.origin(name)} for name, value in rows]
         sys.stdout.write(

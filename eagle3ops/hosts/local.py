@@ -34,6 +34,18 @@ class LocalTransport:
         root_words = ["--root", root] if root else []
         self.command = list(command) if command else [python, "-m", "eagle3ops", "agent", *root_words]
         self.environment = environment
+        self._early: LocalChannel | None = None
+
+    async def open_early(self) -> None:
+        """Start it for the `open` that comes first; what stands in the way is for that to say."""
+        with suppress(HostUnreachable):
+            self._early = await self._start()
+
+    async def close_early(self) -> None:
+        """End what was started early and never opened."""
+        early, self._early = self._early, None
+        if early is not None:
+            await early.close()
 
     async def open(self) -> "LocalChannel":
         """Start it.
@@ -41,6 +53,10 @@ class LocalTransport:
         Raises:
             HostUnreachable: it cannot be started.
         """
+        early, self._early = self._early, None
+        return early or await self._start()
+
+    async def _start(self) -> "LocalChannel":
         loop = asyncio.get_running_loop()
         try:
             transport, channel = await loop.subprocess_exec(

@@ -1,8 +1,9 @@
 """A name, and the way there: which transport reaches which host?"""
 
 from eagle3ops.hosts.prompts import Prompts
-from eagle3ops.hosts.registry import LOCAL, find_host
 from eagle3ops.hosts.transport import Transport
+
+LOCAL = "local"
 
 
 def transport_for(name: str, prompts: Prompts) -> Transport:
@@ -16,6 +17,8 @@ def transport_for(name: str, prompts: Prompts) -> Transport:
         from eagle3ops.hosts.local import LocalTransport
 
         return LocalTransport()
+    # The file of hosts is read with pydantic and yaml, which this machine does without.
+    from eagle3ops.hosts.registry import find_host
     from eagle3ops.hosts.ssh.transport import SshTransport
 
     return SshTransport(find_host(name), prompts)

@@ -15,16 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from screen_text import shown, until
-from textual.widgets import OptionList
 
 from eagle3ops.hosts.agent import ops_runs
 from eagle3ops.hosts.transport import Channel, ConnectionRefusedForGood
+from eagle3ops.locations import config_folder
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.processes import identify
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.asking import ConsolePrompts
+from eagle3ops.screens.attention import matters
+from eagle3ops.screens.glyphs import BLOCKS
 from eagle3ops.screens.overview import Overview
+from eagle3ops.screens.overview_lines import event_lines, matter_lines, status_line
+from eagle3ops.screens.pipeline_graph import graph_lines
 from eagle3ops.screens.watching import RunWatch, age, run_rows
 
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b[31m"
@@ -80,7 +84,7 @@ async def test_runs_and_the_selected_one(root: Path, size: tuple[int, int]) -> N
     app = ConsoleApp(str(root))
     async with app.run_test(size=size) as pilot:
         text = await until(
-            pilot, "● demo-bbbb", "✓ older-aaaa", "done, 2 h", "train", "50%", "10.0 steps/s", "20 s left", "✗ FAIL"
+            pilot, "● demo-bbbb", "✓ older-aaaa", "2 h", "train", "50%", "10.0 steps/s", "20 s left", "✗ FAIL"
         )
     assert "[bold red]x[/]" in text
     assert "\x1b" not in text
@@ -145,7 +149,7 @@ async def test_a_line_that_is_lost_for_good_is_said_in_full(root: Path) -> None:
         app.link.transport = Changed()
         assert app.link.hello is not None
         os.kill(app.link.hello.pid, signal.SIGKILL)
-        await until(pilot, "KEY HAS CHANGED", "SHA256:abc", "→ ask whoever", "Then press ctrl+l")
+        await until(pilot, "KEY HAS CHANGED", "SHA256:abc", "→ ask whoever", "Then press ctrl+l", "local stopped")
         assert isinstance(app.screen, Overview)
         assert app.screen.query_one("#panes").has_class("stale")
 
@@ -232,9 +236,63 @@ async def test_the_palette_knows_the_commands(root: Path) -> None:
     app = ConsoleApp(str(root))
     async with app.run_test() as pilot:
         await until(pilot, "demo-bbbb")
-        assert isinstance(app.screen.query_one("#runs"), OptionList)
         titles = {command.title for command in app.get_system_commands(app.screen)}
-    assert {"Resume", "Cancel", "Reconnect", "Quit"} <= titles
+    assert {"Resume", "Cancel", "Reconnect", "Open", "Decide", "Hosts", "Quit"} <= titles
+
+
+async def test_another_host_is_looked_at_and_the_first_one_again(root: Path) -> None:
+    """Runs go on: nothing is sent to either host but questions."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        hosts = {"lab": {"address": f"ssh://127.0.0.1:{nobody.getsockname()[1]}"}}
+        config_folder().mkdir(parents=True, exist_ok=True)
+        (config_folder() / "hosts.yaml").write_text(json.dumps({"schema": 1, "hosts": hosts}))
+        app = ConsoleApp(str(root))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, "● demo-bbbb", "lab   H switches")
+            await pilot.press("4")
+            await until(pilot, "Host local")
+            await pilot.press("1", "H")
+            await until(pilot, "● local", "lab    ssh://127.0.0.1")
+            await pilot.press("down", "enter")
+            text = await until(pilot, "lab not connected", "refused")
+            assert "demo-bbbb" not in text
+            await pilot.press("4")
+            assert "Host local" not in await until(pilot, "Nothing read yet")
+            await pilot.press("1", "H")
+            await until(pilot, "Look at which host?", "● lab")
+            await pilot.press("escape", "H")
+            await until(pilot, "Look at which host?", "● lab")
+            await pilot.press("up", "enter")
+            await until(pilot, "local connected", "● demo-bbbb", "steps/s")
+
+
+async def test_what_waits_leads_to_where_it_is_decided(root: Path) -> None:
+    make_run(root, "20261130-054612-exp-cccc", status="failed", exit_code=1, cause="train: broke", ended=time.time())
+    app = ConsoleApp(str(root))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, "✗ failed exp-cccc", "train: broke", "Needs a decision: 1")
+        await pilot.press("down")
+        await until(pilot, "20261130-054512-demo-bbbb", "Needs a decision: 2")
+        await pilot.press("d")
+        await until(pilot, "20261130-054612-exp-cccc")
+        assert app.runs.selected == "20261130-054612-exp-cccc", "the keys are for the run that the line is about"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.current_mode == "logs"
+        await pilot.press("1")
+        await until(pilot, "Needs a decision")
+        await pilot.click("#runs", offset=(5, 2))
+        keys = (await until(pilot, "20261130-054512-demo-bbbb")).splitlines()[-1]
+        await pilot.click("KeyBar", offset=(keys.index("Decide"), 0))
+        await until(pilot, "20261130-054612-exp-cccc")
+
+
+async def test_the_keys_that_lead_on_are_shown_however_narrow_it_is(root: Path) -> None:
+    app = ConsoleApp(str(root))
+    async with app.run_test(size=(40, 20)) as pilot:
+        text = await until(pilot, "demo-bbbb", "q Quit", "? Help")
+        assert "Hosts" not in text.splitlines()[-1]
 
 
 def test_a_verdict_that_failed_is_not_just_done(tmp_path: Path) -> None:
@@ -268,8 +326,6 @@ json_values = st.recursive(
 def test_whatever_stands_in_a_run_is_shown(
     tmp_path_factory: pytest.TempPathFactory, state: dict[str, Any], events: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    from eagle3ops.screens.overview import _stage_table, _status_line
-
     root = tmp_path_factory.mktemp("any")
     run = make_run(root, "20261130-054512-demo-bbbb", **state)
     with EventLog(run.events_file) as log:
@@ -280,8 +336,13 @@ def test_whatever_stands_in_a_run_is_shown(
         watch.take(event)
     detail = watch.detail(ops_runs.state(ops_runs.here(str(root)), run=run.run_id))
     assert [row.run_id for row in run_rows(summaries(root))] in ([run.run_id], [])
-    assert _stage_table(detail.stages, time.time()).row_count == len(detail.stages)
-    assert "\x1b" not in _status_line(detail, time.time()).plain
+    drawn = [
+        status_line(detail, time.time(), 80, BLOCKS),
+        *graph_lines(detail.stages, 80, BLOCKS, boxed=False),
+        *event_lines(detail.tail, 80, 50),
+        *matter_lines(matters(run_rows(summaries(root)), detail, None, None, None, time.time()), 80, BLOCKS),
+    ]
+    assert all(part.isprintable() for line in drawn for part, _ in line)
 
 
 def test_ages() -> None:

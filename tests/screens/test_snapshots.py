@@ -20,6 +20,15 @@ async def test_gpus(snapshots: Snapshots, tmp_path: Path, size: tuple[int, int])
         await snapshots.match(pilot, f"gpus-{size[0]}x{size[1]}")
 
 
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_overview(snapshots: Snapshots, tmp_path: Path, size: tuple[int, int]) -> None:
+    app = staged(canned_root(tmp_path), eight_gpus())
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "local: connected", "✗ failed", "SIGKILL", f"{SHOWN}/runs")
+        still(app)
+        await snapshots.match(pilot, f"overview-{size[0]}x{size[1]}")
+
+
 async def test_help(snapshots: Snapshots, tmp_path: Path) -> None:
     app = staged(tmp_path)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -33,6 +42,5 @@ async def test_help(snapshots: Snapshots, tmp_path: Path) -> None:
 async def test_the_canned_root_has_a_run_of_each_kind(tmp_path: Path) -> None:
     app = staged(canned_root(tmp_path))
     async with app.run_test(size=LARGE) as pilot:
-        text = await until(pilot, "failed", "done", "SIGKILL")
+        text = await until(pilot, "failed", "done", "SIGKILL", f"{SHOWN}/runs")
         assert str(tmp_path) not in text
-        assert f"{SHOWN}/runs" in text

@@ -122,7 +122,9 @@ def test_opened_resized_and_quit(terminal: Terminal, size: tuple[int, int]) -> N
     terminal.until("No runs in", "local: connected", "q Quit")
     for width, height in ((60, 15), (20, 6), (200, 60), size):
         terminal.tmux("resize-window", "-x", str(width), "-y", str(height))
-        time.sleep(0.2)
+        # tmux tells a program of its size up to 250 ms late, and of none where it is the old one again by then; but it
+        # has thrown away what did not fit meanwhile.
+        time.sleep(0.5)
     terminal.until("No runs in", "local: connected", "q Quit")
     terminal.keys("?")
     terminal.until("Overview", "End the selected run")

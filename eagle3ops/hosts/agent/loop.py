@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -58,6 +59,11 @@ def main(operations: Mapping[str, Operation], root: str | None = None) -> int:
     with suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(code)
+
+
+def _prepare() -> None:
+    """Import what most who open an agent ask for first; it would have waited for them anyway."""
+    import_module("eagle3ops.runs.ledger")
 
 
 def _take_over_stdio() -> tuple[int, int]:
@@ -119,6 +125,7 @@ class Agent:
             loop.add_signal_handler(number, self._over.set)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         await self._send(self._hello().line())
+        self._workers.submit(_prepare)
         reading = asyncio.create_task(self._read())
         await self._over.wait()
         reading.cancel()
