@@ -53,6 +53,9 @@ class ConsoleScreen(Screen[Result]):
                 for bound in binding:
                     if bound.id is None or not bound.description or bound.action in told:
                         continue
+                    if bound.action.startswith("app."):
+                        # The palette has what is everybody's once already.
+                        continue
                     told.add(bound.action)
                     if self.check_action(bound.action, ()):
                         yield SystemCommand(
