@@ -34,7 +34,6 @@ class GpusScreen(Room):
             "gpus",
             [
                 Binding("s", "sort", "Sort", tooltip="By CPU, memory, GPU memory, I/O or age"),
-                Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
             ],
         )
     ]

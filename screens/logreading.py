@@ -249,7 +249,7 @@ class LogReading(Room):
         """Which log, and which line and byte of it."""
         document, view = self._document, self._view
         if document is None:
-            return Text("This run has no logs yet." if self._read_at is not None else "Asking for the logs...")
+            return Text("no log")
         number, which = self._number(), document.which
         origin = self._origin if self._origin is not None and self._origin[0] == number else None
         text = Text(plain(which.name), style="bold")

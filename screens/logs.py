@@ -59,7 +59,7 @@ class Logs(LogPlaces):
                 Binding("e", "level", "Level", tooltip="All lines, warnings and errors, errors only"),
                 Binding("m", "merge", "Merge", tooltip="All logs as one, or the log of this line by itself"),
                 Binding("number_sign", "ask('part')", "Ranks", key_display="#", tooltip="Only some ranks or roles"),
-                Binding("c", "cause", "Cause", tooltip="To the line that says why the run failed"),
+                Binding("E", "cause", "Cause", tooltip="To the line that says why the run failed"),
                 Binding("l", "list", "Logs", tooltip="To the list of logs, or back"),
                 Binding("w", "wrap", "Wrap", tooltip="Break long lines, or let them run on"),
                 Binding("t", "times", "Times", tooltip="Leave out the times that lines begin with, or show them"),
@@ -67,10 +67,10 @@ class Logs(LogPlaces):
                 Binding("n", "next(1)", "Next match", show=False, tooltip="To the next match"),
                 Binding("N", "next(-1)", "Previous match", show=False, tooltip="To the match before"),
                 Binding("colon,ctrl+g", "ask('go')", "Go to line", show=False, tooltip="A number, -20 or 50%"),
-                Binding("right_square_bracket", "other(1)", "Next log", show=False, tooltip="Empty ones are left out"),
-                Binding("left_square_bracket", "other(-1)", "Previous log", show=False, tooltip="The one before"),
-                Binding("less_than_sign", "run(1)", "Older run", show=False, tooltip="The logs of the run before"),
-                Binding("greater_than_sign", "run(-1)", "Newer run", show=False, tooltip="The logs of the run after"),
+                Binding("greater_than_sign", "other(1)", "Next log", show=False, tooltip="Empty ones are left out"),
+                Binding("less_than_sign", "other(-1)", "Previous log", show=False, tooltip="The one before"),
+                Binding("left_square_bracket", "run(1)", "Older run", show=False, tooltip="The logs of the run before"),
+                Binding("right_square_bracket", "run(-1)", "Newer run", show=False, tooltip="Those of the run after"),
             ],
         )
     ]
@@ -368,10 +368,11 @@ class Logs(LogPlaces):
             return
         stale = self.console.link.state.kind != "connected"
         self.query_one("#log-body").set_class(stale, "stale")
-        how = self._how()
+        how = self._how() if self._document is not None else Text()
         if stale:
             seen = time.strftime("%H:%M:%S", time.localtime(self._read_at)) if self._read_at else "never"
             how = Text(f"! {plain(self.console.link.state)}; read at {seen}", style="bold yellow")
+        self._view.tell(self._why_nothing())
         told = Text("\n").join([self._where(), how])
         if told != self._told_last or told.spans != self._told_last.spans:
             self._told_last = told

@@ -85,6 +85,8 @@ class LogView(ScrollView, can_focus=True):
         """What a search found in lines, by their numbers."""
         self.labels: tuple[str, ...] = ()
         """Names of the logs, where lines of several are shown."""
+        self.words: tuple[str, ...] = ()
+        """Why there is nothing, where there is nothing."""
         self._skip = 0
         """Pieces of the first row that are above the window: a wrapped line can be taller than it."""
         self._widest = 0
@@ -93,6 +95,13 @@ class LogView(ScrollView, can_focus=True):
         self._painted: list[tuple[object, ...]] = []
         self._looks: dict[str, Style] = {}
         self._base: Style | None = None
+
+    def tell(self, words: tuple[str, ...]) -> None:
+        """Say why there is nothing."""
+        if words != self.words:
+            self.words = words
+            if not self.rows.count:
+                self.refresh()
 
     def show(self, rows: Rows, cursor: int) -> None:
         """Show other rows, with the cursor on one of them."""
@@ -216,7 +225,9 @@ class LogView(ScrollView, can_focus=True):
         """One row of the screen."""
         width = self.scrollable_content_region.width
         if y >= len(self._drawn):
-            return Strip.blank(width, self._plain())
+            # One row is left free above the words.
+            told = self.words[y - 1] if not self.rows.count and 0 < y <= len(self.words) else ""
+            return Strip([Segment(f"  {told}", self._plain())]).adjust_cell_length(width, self._plain())
         row, begin, end = self._drawn[y]
         line = self.rows.get(row)
         base = self._plain() + self._row_style(row)

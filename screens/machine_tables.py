@@ -4,6 +4,7 @@ A line is a list of parts, each a text with the name of a look; what the looks a
 Few parts a line, as every change of look costs bytes on the way to the terminal.
 """
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,8 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
         return (), []
     if not snapshot.gpus:
         lines: list[Line] = [((f"No GPU: {snapshot.absent or 'the reason is not known'}", "warn"),)]
-        return (), [*lines, ((f"  {snapshot.remedy}", "plain"),)] if snapshot.remedy else lines
+        told = textwrap.wrap(snapshot.remedy, max(8, width - 2), break_on_hyphens=False) if snapshot.remedy else []
+        return (), [*lines, *(((f"  {part}", "plain"),) for part in told)]
     widths = _gpu_widths(snapshot, width)
     top = machine.power_top()
     seconds = f"{widths.util_history * CELL_S:.0f} s"
@@ -281,7 +283,7 @@ def _places(disks: Mapping[Any, Any]) -> dict[tuple[str, str], str]:
         paths.setdefault(told, []).append(plain(path))
     for some in paths.values():
         some.sort(key=lambda path: (len(path), path))
-    return {told: some[0] + (f" +{len(some) - 1}" if len(some) > 1 else "") for told, some in paths.items()}
+    return {told: some[0] + (f" and {len(some) - 1} more:" if len(some) > 1 else "") for told, some in paths.items()}
 
 
 def _busiest(rates: object, keys: tuple[str, str]) -> list[tuple[str, tuple[float | None, ...]]]:

@@ -82,7 +82,8 @@ def status_line(detail: RunDetail, now: float, width: int, glyphs: Glyphs) -> Li
         parts.append((f"  {age(now - detail.row.since)} ago", "dim"))
     left = width - sum(cell_len(text) for text, _ in parts)
     if detail.cause and left > 4:
-        why = cell(f"  {detail.cause}", left, glyphs).rstrip()
+        # `interrupted: its supervisor was killed` has the word that stands there already.
+        why = cell(f"  {detail.cause.removeprefix(f'{detail.row.status}: ')}", left, glyphs).rstrip()
         parts.append((why, "plain" if detail.row.status == "cancelled" else "bad"))
     return cut(tuple(parts), width)
 
