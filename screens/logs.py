@@ -19,7 +19,7 @@ from eagle3ops.screens.base import named
 from eagle3ops.screens.clipboard import copy
 from eagle3ops.screens.log_place import LogPlace
 from eagle3ops.screens.logplaces import LogPlaces
-from eagle3ops.screens.logreading import TYPING_S
+from eagle3ops.screens.logreading import TYPING_S, many
 from eagle3ops.screens.logsource import Document, Matches, RunHost, Which
 from eagle3ops.screens.logtext import parse_place
 from eagle3ops.screens.logview import LogView
@@ -298,6 +298,7 @@ class Logs(LogPlaces):
         self._asking = what
         ask = self.query_one("#log-ask", Input)
         ask.border_title = _ASKED[what]
+        ask.border_subtitle = "enter: done   esc: back to the log"
         with self.prevent(Input.Changed):
             ask.value = "" if what == "go" else self._typed[what]
         ask.display = True
@@ -354,9 +355,8 @@ class Logs(LogPlaces):
             return
         text = "\n".join("\t".join(map(plain, line.text.split("\t"))) for line in lines)
         where = await copy(text, self.app.copy_to_clipboard)
-        many = f"{len(lines):,} lines" if len(lines) != 1 else "1 line"
         more = f" (at most {COPY_LINES:,} at once)" if last - first >= COPY_LINES else ""
-        self.notify(f"{many}{more}, {where}", title="Copied", markup=False)
+        self.notify(f"{many(len(lines), 'line')}{more}, {where}", title="Copied", markup=False)
         self._view.mark = None
         self._view.redraw()
 

@@ -30,6 +30,7 @@ SOURCE_LOOKS = 5
 class LogView(ScrollView, can_focus=True):
     """Scrolls through rows, with a cursor, a selection, and marks for levels and matches."""
 
+    PLACE: ClassVar[str] = "In a log"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "log--gutter",
         "log--cursor",
@@ -46,19 +47,19 @@ class LogView(ScrollView, can_focus=True):
         *named(
             "log",
             [
-                Binding("up,k", "move(-1)", "Up", show=False),
-                Binding("down,j", "move(1)", "Down", show=False),
-                Binding("shift+up", "move(-1, True)", "Select up", show=False),
-                Binding("shift+down", "move(1, True)", "Select down", show=False),
-                Binding("pageup,b", "page(-1)", "Page up", show=False),
-                Binding("pagedown,space", "page(1)", "Page down", show=False),
-                Binding("ctrl+u", "page(-0.5)", "Half a page up", show=False),
-                Binding("ctrl+d", "page(0.5)", "Half a page down", show=False),
+                Binding("up,k", "move(-1)", "Up", show=False, tooltip="One line up"),
+                Binding("down,j", "move(1)", "Down", show=False, tooltip="One line down"),
+                Binding("shift+up", "move(-1, True)", "Select up", show=False, tooltip="Select lines, upwards"),
+                Binding("shift+down", "move(1, True)", "Select down", show=False, tooltip="Select lines, downwards"),
+                Binding("pageup,b", "page(-1)", "Page up", show=False, tooltip="One window up"),
+                Binding("pagedown,space", "page(1)", "Page down", show=False, tooltip="One window down"),
+                Binding("ctrl+u", "page(-0.5)", "Half a page up", show=False, tooltip="Half a window up"),
+                Binding("ctrl+d", "page(0.5)", "Half a page down", show=False, tooltip="Half a window down"),
                 Binding("home,g", "first", "First line", show=False),
                 Binding("end,G", "last", "Last line, and follow", show=False),
-                Binding("left", "aside(-1)", "Left", show=False),
-                Binding("right", "aside(1)", "Right", show=False),
-                Binding("v", "select", "Select lines", show=False),
+                Binding("left", "aside(-1)", "Left", show=False, tooltip="Back to the left of long lines"),
+                Binding("right", "aside(1)", "Right", show=False, tooltip="On to the right of long lines"),
+                Binding("v", "select", "Select lines", show=False, tooltip="Begin to select here, or select nothing"),
             ],
         )
     ]
