@@ -109,7 +109,7 @@ def choice_line(choice: Choice, width: int, glyphs: Glyphs, *, read_only: bool) 
     """One piece of evidence or one remedy, with what Enter does to it."""
     if choice.evidence is not None:
         text = f"  {choice.evidence.what}"
-        does = f"Enter: {choice.evidence.log}" if choice.evidence.log else ""
+        does = f"Enter: {plain(choice.evidence.log)}" if choice.evidence.log else ""
     else:
         assert choice.remedy is not None
         text = f"→ {choice.remedy.words}"
