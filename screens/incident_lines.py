@@ -10,6 +10,7 @@ from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import Line, cell
 from eagle3ops.screens.watching import age
 from eagle3ops.watchdog.incident import Evidence, Incident, Remedy
+from eagle3ops.words import plain
 
 SEVERITY = {"error": ("✗ error", "bad"), "warn": ("▲ warn", "warn"), "info": ("● info", "plain")}
 WIDE = 110
