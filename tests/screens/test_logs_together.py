@@ -204,7 +204,7 @@ async def test_a_wrapped_line_that_is_taller_than_the_window_can_be_read(tmp_pat
             await pilot.press("pagedown")
             if "last" in shown(pilot.app):
                 break
-        numbers = set(re.findall(r"word(\d+)", re.sub(r"[\n│> ]", "", seen)))
+        numbers = set(re.findall(r"word(\d+)", re.sub(r"[\n│┃> ]", "", seen)))
         # Words at the edges of windows are torn.
         assert len({str(n) for n in range(1000)} - numbers) < 30
         view = pilot.app.screen.query_one(LogView)
