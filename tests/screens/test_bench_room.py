@@ -19,9 +19,10 @@ from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.bench import Bench
 from eagle3ops.screens.bench_layout import bench_lines
 from eagle3ops.screens.bench_model import bench_facts, drafters
-from eagle3ops.screens.bench_tables import Axis, drafter_lines, wrapped
+from eagle3ops.screens.bench_tables import Axis, drafter_lines, setting_at
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.lines import Table
+from eagle3ops.screens.lines import Lines, Table
+from eagle3ops.screens.wrapping import wrapped
 from eagle3ops.settings import resolve
 from eagle3ops.words import plain
 
@@ -118,6 +119,12 @@ async def test_promote_roll_back_and_overrule(root: Path) -> None:
         await pilot.press("P")
         await noticed(pilot, "is what is promoted")
         # Another setting, by force, with a reason.
+        page = app.screen.query_one("#page", Lines)
+        at = next(row for row, line in enumerate(page._lines) if setting_at(line) == "1/1/2")
+        await pilot.click(page, offset=(6, at))
+        await until(pilot, "▸ 1/1/2")
+        await pilot.press("s")
+        await until(pilot, "▸ 3/1/4")
         await pilot.press("s")
         await until(pilot, "▸ 1/1/2")
         await pilot.press("P")
