@@ -41,7 +41,6 @@ from eagle3ops.words import plain
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
-KEY_NAMES = {"enter": "Enter", "escape": "Escape", "space": "Space", "tab": "Tab"}
 SAMPLES_AFTER_S = 2.0
 """How long the machine's samples wait for the runs, at most."""
 FEW_COLOURS = "ansi-dark"
@@ -212,10 +211,6 @@ class ConsoleApp(App[int]):
             told = plain(state.why or "") + (f"\n→ {plain(state.remedy)}" if state.remedy else "")
             told += "\nThen press ctrl+l."
             self.notify(told, title=f"{self.link.name}: stopped", severity="error", timeout=120, markup=False)
-
-    def get_key_display(self, binding: Binding) -> str:
-        """Keys by the words that stand on them, the same in every room."""
-        return binding.key_display or KEY_NAMES.get(binding.key) or super().get_key_display(binding)
 
     async def action_room(self, name: str) -> None:
         """Go to a room."""

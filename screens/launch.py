@@ -44,6 +44,7 @@ class Launch(FillIn):
                     "enter",
                     "edit",
                     "Edit",
+                    key_display="enter",
                     tooltip="Edit the setting, take the next choice, or fold the section",
                 ),
                 Binding("S", "start", "Start", tooltip="Start what the form holds; shows what it comes to, and asks"),

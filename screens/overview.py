@@ -84,6 +84,7 @@ class Overview(RunDeeds):
                     "enter",
                     "open",
                     "Open",
+                    key_display="enter",
                     tooltip="Open the selected run, or what waits for a decision",
                 ),
                 Binding(
