@@ -214,7 +214,7 @@ def drafter_lines(
 ) -> tuple[Line, list[Line]]:
     """The heading and one line a drafter, speed-ups on one axis."""
     wide = width >= WIDE
-    run, target = (37 if wide else 21), (18 if all_targets and wide else 0)
+    run, target = (37 if wide else 21), (23 if all_targets and wide else 0)
     verdict = 31 if wide else 13
     fixed = 3 + run + target + 8 + 7 + (32 if wide else 0) + 8 + verdict + 3
     axis = Axis((row.speedup for row in rows if row.speedup), max(0, width - fixed))
@@ -232,7 +232,8 @@ def _drafter_line(
     run, target, verdict = widths
     mark = (PROMOTED if row.promoted else " ") + (CHOSEN if row.run == selected else " ") + " "
     ratio = f"{row.speedup.value:.2f}x" if row.speedup else ABSENT
-    front = f"{cell(short_run(row.run, run - 1), run, glyphs)}{cell(row.target, target, glyphs) if target else ''}"
+    front = cell(short_run(row.run, run - 1), run, glyphs)
+    front += cell(row.target, target - 1, glyphs) + " " if target else ""
     front += f"{cell(row.dtype, 10, glyphs) if wide else ''}{cell(row.setting, 8, glyphs)}{ratio:>7}"
     if wide:
         front += f"{f'{row.speedup.low:.2f} to {row.speedup.high:.2f}' if row.speedup else ABSENT:>14}"
