@@ -28,6 +28,7 @@ from eagle3ops.watchdog.incident import Incident, Remedy
 
 LOW = 40
 """On a terminal of fewer rows the lower panes get less."""
+LEAST = 24
 SHOWN = ("all", "those that stand", "of the selected run")
 
 
@@ -96,6 +97,7 @@ class Incidents(RunDeeds):
     def on_resize(self, event: events.Resize) -> None:
         """Another size makes other lines."""
         self.set_class(self.app.size.height < LOW, "low")
+        self.set_class(self.app.size.height < LEAST, "least")
         super().on_resize(event)
 
     def on_screen_resume(self) -> None:

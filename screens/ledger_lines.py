@@ -28,6 +28,8 @@ MARKS = {
 }
 SHORT = {"verdict FAIL": "FAIL"}
 """Where the whole word does not fit."""
+NARROW = 70
+"""Below this width a run's name is worth more than how long it took."""
 WIDE = 120
 """From this width on there is room for more columns."""
 SECTIONS = {
@@ -58,12 +60,12 @@ def _columns(short: Sequence[str], more: Sequence[str], width: int, glyphs: Glyp
     created, job, verdicts, notes = more
     fixed = [
         cell(when, 10, glyphs, right=True),
-        cell(took, 11, glyphs, right=True),
+        *([cell(took, 11, glyphs, right=True)] if width >= NARROW else []),
         cell(accept, 6, glyphs, right=True),
         cell(speedup, 7, glyphs, right=True),
         cell(wiring, 6, glyphs),
     ]
-    left = [cell(mark, 1, glyphs), cell(status, 14 if width >= WIDE else 12, glyphs)]
+    left = [cell(mark, 1, glyphs), cell(status, 14 if width >= WIDE else 13, glyphs)]
     if width >= WIDE:
         fixed = [cell(created, 16, glyphs), *fixed, cell(verdicts, 10, glyphs)]
         left.append(cell(job, 9, glyphs))
@@ -101,7 +103,7 @@ def table_line(row: LedgerRow, width: int, glyphs: Glyphs, when: str, *, marked:
     )
     faded = "dim" if row.status == "deleted" else "plain"
     parts: list[tuple[str, str]] = [(f"{cells[0]} ", "warn" if marked else faded), (f"{cells[1]} ", look)]
-    at = 9 if width >= WIDE else 7
+    at = 9 if width >= WIDE else 7 if width >= NARROW else 6
     if row.wiring is False:
         parts += [(" ".join(cells[2:at]) + " ", faded), (cells[at], "bad")]
         if rest := cells[at + 1 :]:

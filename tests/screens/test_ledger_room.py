@@ -211,6 +211,13 @@ def test_a_narrow_ledger_cuts_neither_a_stage_nor_a_status() -> None:
     assert max(map(cell_len, said)) <= 62
     line = "".join(text for text, _ in table_line(one, 78, BLOCKS, "1 h ago", marked=False, chosen=False))
     assert "! FAIL " in line
+    lost = row(status="interrupted", verdicts={"verify/wiring": False})
+    for width in (58, 78, 140):
+        parts = table_line(lost, width, BLOCKS, "1 h ago", marked=False, chosen=False)
+        line = "".join(text for text, _ in parts)
+        assert "◌ interrupted" in line
+        assert line.count("…") <= 1
+        assert ("✗ FAIL", "bad") in parts
 
 
 JSON = st.recursive(
