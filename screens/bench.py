@@ -20,6 +20,7 @@ from eagle3ops.screens.confirm import Confirm
 from eagle3ops.screens.lines import Lines, Table
 from eagle3ops.screens.overrule import Overrule
 from eagle3ops.screens.room import RunRoom
+from eagle3ops.screens.wrapping import wrapped
 from eagle3ops.words import plain
 
 AGAIN_S = 30.0
@@ -142,8 +143,9 @@ class Bench(RunRoom):
         width = table.room.width
         head, lines = drafter_lines(rows, self.runs.selected, width, glyphs, all_targets=self._all_targets)
         if not rows:
-            why = "being read" if self._drafters is None else "none was benchmarked yet"
-            head, lines = (), [((f"· {why}", "dim"),)]
+            told, look = (self._told, "warn") if self._told else ("none was benchmarked yet", "dim")
+            told = "being read" if self._drafters is None and not self._told else told
+            head, lines = (), [((piece, look),) for piece in wrapped(f"· {told}", width)]
         follow = runs.index(self._cursor) if self._cursor is not None else None
         moved = follow != table.cursor
         table.show(head, lines, follow)
@@ -151,7 +153,7 @@ class Bench(RunRoom):
             self.call_after_refresh(table.reveal)
         whose = "of all targets" if self._all_targets or not self.facts.target else f"of {self.facts.target}"
         title = f"{len(rows)} drafter{'s' if len(rows) != 1 else ''} {whose}, the fastest first"
-        title += f"  ({self._told})" if self._told else ""
+        title += f"  ({self._told})" if self._told and rows else ""
         if str(table.border_title or "") != title:
             table.border_title = Text(title)
 
