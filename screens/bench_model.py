@@ -128,11 +128,14 @@ class Drafter:
         """The same; `short` counts them instead of naming them."""
         failed = [VERDICTS[check.name] for check in self.checks if check.passed is False]
         absent = [VERDICTS[check.name] for check in self.checks if check.passed is None]
-        if short and len(failed) > 1:
+        if short and failed and failed != ["wiring"]:
             return f"✗ {len(failed)} of {len(self.checks)} FAIL", "bad"
         if short and not failed and absent:
             return f"· {len(absent)} not made", "warn"
-        at = f"{PROMOTED} {self.promoted}, " if self.promoted not in ("", self.setting) else ""
+        elsewhere = self.promoted not in ("", self.setting)
+        if short and elsewhere and not failed:
+            return f"✓ PASS {PROMOTED}{self.promoted}", "good"
+        at = f"{PROMOTED} {self.promoted}, " if elsewhere else ""
         if failed:
             return f"{at}✗ FAIL {', '.join(failed)}", "bad"
         return (f"{at}· {', '.join(absent)} not made", "warn") if absent else (f"{at}✓ PASS", "good")

@@ -134,7 +134,8 @@ def _told(head: str, look: str, rest: str, width: int) -> list[Line]:
 
 def setting_lines(facts: BenchFacts, chosen: str, width: int, glyphs: Glyphs) -> list[Line]:
     """One line a setting: throughput, speed-up with its interval drawn against 1, accept length, and a note."""
-    note = 21 if width >= 86 else 13
+    # Where there is no room for words, the sign alone says it.
+    note = 21 if width >= 86 else 13 if width >= 63 else 1
     axis = Axis((row.speedup for row in facts.settings if row.speedup), max(0, width - 50 - note))
     names = f"{'':2}{cell('setting', 8, glyphs)}{'tokens/s':>9}{'times':>7}{'95 % interval':>14}"
     head = f"{names} {axis.heading()} {'accept':>6}  {cell('', note, glyphs)}"
@@ -156,7 +157,7 @@ def _setting_line(row: SettingRow, facts: BenchFacts, chosen: str, axis: Axis, n
         (front, "plain"),
         (axis.row(speedup), speedup.look if speedup else "dim"),
         (f" {figure(row.accept_length):>6}  ", "plain"),
-        (cell(told, note, glyphs), look),
+        (cell(told if note > 1 else told[:1], note, glyphs), look),
     )
 
 
