@@ -91,7 +91,8 @@ def about_lines(incident: Incident, width: int, now: float, told: str = "") -> l
     mark, look = SEVERITY.get(incident.severity, SEVERITY["info"])
     lines: list[Line] = [((piece, look if not incident.over else "plain"),)
                          for piece in _wrap(f"{mark}: {incident.title}", width)]  # fmt: skip
-    if told:
+    said = told.partition(": ")[2] or told
+    if told and said not in incident.title:
         lines += [((piece, "plain"),) for piece in _wrap(told, width)]
     times = f"first {stamp(incident.first)}, " if stamp(incident.first) != stamp(incident.last) else ""
     times += f"last {stamp(incident.last)} ({age(now - incident.last)} ago)"

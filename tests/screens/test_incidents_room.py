@@ -173,6 +173,10 @@ def test_what_the_list_has_no_room_for_stands_above_it() -> None:
     assert cut_evidence(choices, 0, 20) == "short"
     assert cut_evidence([Choice(evidence=long), *choices], 3, 60) == long.what
     assert cut_evidence([], 0, 60) == ""
+    one = Incident(id="a", kind="failed", severity="error", title="serve failed: no room", first=1.0, last=1.0)
+    said = [line[0][0] for line in about_lines(one, 60, 2.0, "serve: no room")]
+    assert not any("serve: no room" in line for line in said)
+    assert any("of another" in line[0][0] for line in about_lines(one, 60, 2.0, "serve: of another"))
 
 
 JSON = st.recursive(
