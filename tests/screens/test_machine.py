@@ -11,8 +11,9 @@ from rich.cells import cell_len
 
 from eagle3ops.screens.glyphs import ASCII, BLOCKS, Glyphs, bar, history_line
 from eagle3ops.screens.lines import changed
-from eagle3ops.screens.machine import CELLS, PER_CELL, STALE_S, History, Machine, ProcessRow, read_sample, role_of
+from eagle3ops.screens.machine import CELLS, PER_CELL, STALE_S, History, Machine, ProcessRow, read_sample
 from eagle3ops.screens.machine_tables import Line, gpu_table, host_lines, pair, strip_lines
+from eagle3ops.screens.process_names import role_of
 from eagle3ops.screens.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.process_tree import ORDERS, tree
 from eagle3ops.telemetry.recording import Player
