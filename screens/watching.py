@@ -204,7 +204,9 @@ class RunWatch:
 
 
 def age(seconds: float) -> str:
-    """A span in one unit: "4 s", "12 min", "3 h", "5 d"."""
+    """A span in one unit: "4 s", "12 min", "3 h", "5 d"; what a clock cannot mean is not spelled out."""
+    if seconds > 36500 * 86400:
+        return "over 100 years"
     for limit, size, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
             return f"{max(0, seconds) / size:.0f} {unit}"
