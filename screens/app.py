@@ -43,6 +43,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
 SAMPLES_AFTER_S = 2.0
 """How long the machine's samples wait for the runs, at most."""
+KEY_WORDS = {"enter": "enter", "f1": "F1"}
+"""Keys that are shown by these words; F1 is there to be seen where a field takes `?` for itself."""
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
 
@@ -211,6 +213,10 @@ class ConsoleApp(App[int]):
             told = plain(state.why or "") + (f"\n→ {plain(state.remedy)}" if state.remedy else "")
             told += "\nThen press ctrl+l."
             self.notify(told, title=f"{self.link.name}: stopped", severity="error", timeout=120, markup=False)
+
+    def get_key_display(self, binding: Binding) -> str:
+        """What the footer and the help call a key: the same everywhere, and never a sign that ASCII lacks."""
+        return KEY_WORDS.get(binding.key) or super().get_key_display(binding)
 
     async def action_room(self, name: str) -> None:
         """Go to a room."""

@@ -20,7 +20,7 @@ from eagle3ops.screens.incident_lines import (
 )
 from eagle3ops.screens.incidents_feed import IncidentsFeed
 from eagle3ops.screens.lines import Lines, Table
-from eagle3ops.screens.machine_tables import Line
+from eagle3ops.screens.machine_tables import Line, hanging
 from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.watchdog.incident import Incident, Remedy
@@ -44,7 +44,6 @@ class Incidents(RunDeeds):
                     "enter",
                     "choose",
                     "Choose",
-                    key_display="Enter",
                     tooltip="Go to the evidence and remedies; there: do it",
                 ),
                 Binding("f", "show", "Filter", tooltip="All, those that stand, or those of the selected run"),
@@ -155,7 +154,7 @@ class Incidents(RunDeeds):
             lines = [tuple((text, "stale") for text, _ in line) for line in lines]
         cursor = next((at for at, one in enumerate(self._listed) if one.id == self._cursor), None)
         follow = cursor != table.cursor
-        table.show(timeline_head(width, glyphs) if lines else (), lines or [(self._nothing(),)], cursor)
+        table.show(timeline_head(width, glyphs) if lines else (), lines or hanging(*self._nothing(width)), cursor)
         if follow:
             table.reveal()
         standing, count = len(feed.open), len(feed.incidents)
@@ -164,15 +163,18 @@ class Incidents(RunDeeds):
             title += f", {feed.left_out} older ones left out"
         self._entitle("#timeline", title, f"STALE: {stale}" if stale else feed.failure)
 
-    def _nothing(self) -> tuple[str, str]:
-        feed = self.incidents
+    def _nothing(self, width: int) -> tuple[str, int, str]:
+        """Why the list is empty, as wide as it may be, and how it looks."""
+        feed, told, look = self.incidents, "", "good"
         if feed.failure:
-            return f"They cannot be read: {feed.failure}", "bad"
-        if feed.read_at is None:
-            return "Reading ...", "dim"
-        if feed.incidents:
-            return f"None {'of the selected run' if self._shown == SHOWN[2] else 'stands'}; f shows others.", "good"
-        return "No incident: nothing that the newest runs recorded, and nothing about the machine.", "good"
+            told, look = f"They cannot be read: {feed.failure}", "bad"
+        elif feed.read_at is None:
+            told, look = "Reading ...", "dim"
+        elif feed.incidents:
+            told = f"None {'of the selected run' if self._shown == SHOWN[2] else 'stands'}; f shows others."
+        else:
+            told = "No incident: nothing that the newest runs recorded, and nothing about the machine."
+        return told, width, look
 
     def _paint_incident(self, now: float) -> None:
         one, glyphs = self._incident(), self.console.glyphs

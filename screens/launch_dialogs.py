@@ -41,7 +41,7 @@ class ChooseStart(ModalScreen[Start | None]):
     def compose(self) -> ComposeResult:
         """A field, and what there is below it."""
         with Vertical(id="dialog"):
-            yield Input(placeholder="type to narrow down, or the path of a pipeline file on this machine", id="words")
+            yield Input(placeholder="words to narrow it down, or the path of a local file", id="words")
             yield OptionList(id="starts")
         yield Footer()
 

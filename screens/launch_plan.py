@@ -166,6 +166,7 @@ def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: GpuRoom) ->
         plain(stage.get("stage")) for stage in due if number(mapping(stage.get("forecast")).get("seconds")) is None
     ]
     told = human_seconds(sum(seconds)) if seconds else "not known yet"
+    told = f"at least {told}" if unknown and seconds else told
     lines.append((("time   ", "head"), (told, "plain")))
     if unknown and seconds:
         lines += wrapped(f"without {', '.join(unknown)}: nothing is known of them yet", width, "dim", "       ")

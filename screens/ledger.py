@@ -44,7 +44,6 @@ class Ledger(RunDeeds):
                     "enter",
                     "open",
                     "Open",
-                    key_display="Enter",
                     tooltip="Look at the run under the cursor, in every room",
                 ),
                 Binding("slash", "filter", "Filter", key_display="/", tooltip="Words, -words, figures: speedup>1.2"),

@@ -79,6 +79,7 @@ class Logs(LogPlaces):
         super().__init__()
         self._asking: str | None = None
         self._told_last = Text()
+        self._nothing: tuple[str, ...] = ()
 
     def body(self) -> Iterable[Widget]:
         """The list, the log, the line to type in and the status."""
@@ -86,6 +87,7 @@ class Logs(LogPlaces):
         yield Horizontal(
             OptionList(id="log-list", markup=False),
             Vertical(
+                Static(id="log-nothing"),
                 LogView(Document(self._host, Which.one("")), id="log"),
                 Input(id="log-ask"),
                 Static(id="log-status"),
@@ -103,6 +105,7 @@ class Logs(LogPlaces):
 
     def look(self) -> None:
         """Turn to the selected run, and to the place in it that somebody points to."""
+        self._say_nothing()
         wanted: LogPlace | None = getattr(self.app, "log_wanted", None)
         if self.runs.selected is not None and self.runs.selected != self._run_id:
             self._run_id = self.runs.selected
@@ -118,6 +121,16 @@ class Logs(LogPlaces):
             self.app.log_wanted = None  # type: ignore[attr-defined]
             self._typed["filter"], self._level = "", ""
             self._open(Which.one(wanted.log), wanted)
+
+    def _say_nothing(self) -> None:
+        """Say why there is no log, and what to do; an empty frame would leave one waiting."""
+        words = self.no_run()
+        if words != self._nothing:
+            self._nothing = words
+            told = self.query_one("#log-nothing", Static)
+            told.update(Text("\n".join(words)))
+            told.display = bool(words)
+            self._show_status()
 
     @property
     def _list(self) -> OptionList:

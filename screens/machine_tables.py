@@ -4,6 +4,7 @@ A line is a list of parts, each a text with the name of a look; what the looks a
 Few parts a line, as every change of look costs bytes on the way to the terminal.
 """
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,11 @@ def size(value: float | None) -> str:
     return ABSENT if value is None else human_bytes(value)
 
 
+def hanging(text: str, width: int, look: str = "plain") -> list[Line]:
+    """Words over as many lines as they take; the later ones stand further in."""
+    return [((piece, look),) for piece in textwrap.wrap(text, max(12, width), subsequent_indent="  ")]
+
+
 def rate(value: float | None) -> str:
     """`1.4 GiB/s`; `-` for what is not known."""
     return ABSENT if value is None else f"{human_bytes(value)}/s"
@@ -91,8 +97,8 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
     if snapshot is None:
         return (), []
     if not snapshot.gpus:
-        lines: list[Line] = [((f"No GPU: {snapshot.absent or 'the reason is not known'}", "warn"),)]
-        return (), [*lines, ((f"  {snapshot.remedy}", "plain"),)] if snapshot.remedy else lines
+        lines = hanging(f"No GPU: {snapshot.absent or 'the reason is not known'}", width, "warn")
+        return (), lines + (hanging(f"{glyphs.arrow} {snapshot.remedy}", width) if snapshot.remedy else [])
     widths = _gpu_widths(snapshot, width)
     top = machine.power_top()
     seconds = f"{widths.util_history * CELL_S:.0f} s"

@@ -84,7 +84,6 @@ class Overview(RunDeeds):
                     "enter",
                     "open",
                     "Open",
-                    key_display="enter",
                     tooltip="Open the selected run, or what waits for a decision",
                 ),
                 Binding(
@@ -342,6 +341,9 @@ class Overview(RunDeeds):
         if matter is None:
             if self.runs.selected is not None:
                 await self.app.run_action("app.room('run')")
+            elif self.runs.rows is not None:
+                # There is nothing to open yet but the form that makes the first one.
+                await self.app.run_action("app.room('launch')")
             return
         self._choose(matter)
         await self.app.run_action(f"app.room('{matter.room}')")

@@ -1,5 +1,6 @@
 """How are runs, events, hosts and what waits for a person put into lines of a given width?"""
 
+import shlex
 import textwrap
 import time
 from collections.abc import Sequence
@@ -129,13 +130,13 @@ def matter_lines(found: Sequence[Matter], width: int, glyphs: Glyphs) -> list[Li
 def no_runs_lines(name: str, where: str, rooted: bool, width: int) -> list[Line]:
     """What to do where there is no run yet."""
     host = "" if name == "local" else f" --host {name}"
-    root = f" --root {where}" if rooted else ""
+    root = f" --root {shlex.quote(where)}" if rooted else ""
     on = "" if name == "local" else f" on {name}"
     told: list[tuple[str, str]] = [
         (f"No runs in {where}{on} yet.", "head"),
         ("", "plain"),
         (
-            "0 opens Launch, where one is filled in and started. Or start the demonstration in another terminal; "
+            "0 opens Launch, where a pipeline is filled in and started. Or start the demonstration in another terminal; "
             "it takes some minutes and appears here:",
             "plain",
         ),

@@ -107,6 +107,13 @@ class Room(ConsoleScreen[None]):
         if self.is_mounted and self.is_running and self.visible_now and self.size.width:
             self.look()
 
+    def no_run(self) -> tuple[str, ...]:
+        """Why there is no run to show, and what to do about it; nothing when there is one."""
+        if self.runs.rows is None:
+            state = self.console.link.state
+            return (f"{self.console.link.name}: {plain(state)}", plain(state.remedy or ""))
+        return NO_RUN if self.runs.selected is None else ()
+
     def action_back(self) -> None:
         """To the room before."""
         self.run_worker(self.app.run_action("app.room_before"), exit_on_error=False)
@@ -119,6 +126,7 @@ class Room(ConsoleScreen[None]):
         self.runs.hurry()
 
 
+NO_RUN = ("There is no run yet.", "", "0 opens Launch, where one is started.")
 RESUMABLE = frozenset({"failed", "cancelled", "interrupted", "created"})
 
 
@@ -275,11 +283,8 @@ class RunRoom(Room):
 
     def _why_nothing(self) -> tuple[str, ...]:
         runs = self.runs
-        if runs.rows is None:
-            state = self.console.link.state
-            return (f"{self.console.link.name}: {plain(state)}", plain(state.remedy or ""))
-        if runs.selected is None:
-            return ("There is no run yet.", "", "0 opens Launch, where one is started.")
+        if words := self.no_run():
+            return words
         if self._failure is not None:
             return (plain(self._failure.what), "", f"→ {plain(self._failure.remedy)}" if self._failure.remedy else "")
         if self.answer is None:

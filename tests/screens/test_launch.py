@@ -202,7 +202,7 @@ async def test_small_terminal_text_pages_and_drafts(toys: Path) -> None:
     app = console(toys, read_only=True)
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("0")
-        text = await until(pilot, "toys.yaml, 1 changed", "Find")
+        text = await until(pilot, "1 changed: toys.yaml", "Find")
         await told(pilot, "Draft taken up")
         assert "Start" not in text.splitlines()[-1]
         room = app.screen  # type: ignore[assignment]
@@ -215,7 +215,7 @@ async def test_small_terminal_text_pages_and_drafts(toys: Path) -> None:
         await pilot.press("o")
         await until(pilot, "put away earlier", "toys.yaml, changed")
         await pilot.press("enter")
-        await until(pilot, "toys.yaml, 1 changed")
+        await until(pilot, "1 changed: toys.yaml")
 
 
 async def test_save_as_asks_before_it_replaces_and_the_mouse_works(toys: Path) -> None:
