@@ -6,6 +6,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -43,8 +44,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
 SAMPLES_AFTER_S = 2.0
 """How long the machine's samples wait for the runs, at most."""
-KEY_WORDS = {"enter": "enter", "f1": "F1"}
-"""Keys that are shown by these words; F1 is there to be seen where a field takes `?` for itself."""
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
 
@@ -216,7 +215,12 @@ class ConsoleApp(App[int]):
 
     def get_key_display(self, binding: Binding) -> str:
         """What the footer and the help call a key: the same everywhere, and never a sign that ASCII lacks."""
-        return KEY_WORDS.get(binding.key) or super().get_key_display(binding)
+        if binding.key == "enter":
+            return "enter"
+        if binding.key.startswith("f") and binding.key[1:].isdigit():
+            # Also where `?` stands for the same: a field takes that one for itself.
+            return binding.key.upper()
+        return super().get_key_display(binding)
 
     async def action_room(self, name: str) -> None:
         """Go to a room."""
@@ -286,10 +290,16 @@ class ConsoleApp(App[int]):
 
     def _run_ended(self, row: RunRow) -> None:
         """A run that was seen going on has ended."""
-        self._tell_ending(row)
+        severity = "information" if row.status in GOOD else "error" if row.status != "cancelled" else "warning"
+        self.notify(row.status, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
+        self._call_user(row)
 
     def _tell_incident(self, incident: Incident) -> None:
         """Something new went wrong; in the room of incidents it is seen without a toast."""
+        if incident.kind == "silent" and incident.run:
+            row = next((one for one in self.runs.rows or () if one.run_id == incident.run), None)
+            row = row or RunRow(incident.run, incident.run, incident.kind, incident.last)
+            self._call_user(replace(row, status=incident.kind))
         if self.current_mode == "incidents":
             return
         where = plain(f"{incident.run or self.link.name}: {incident.kind}")
@@ -302,10 +312,8 @@ class ConsoleApp(App[int]):
         self.notify(text, title="The runs cannot be read", severity="error", markup=False)
 
     @work(exit_on_error=False)
-    async def _tell_ending(self, row: RunRow) -> None:
-        """A toast, the bell, and the user's command."""
-        severity = "information" if row.status in GOOD else "error" if row.status != "cancelled" else "warning"
-        self.notify(row.status, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
+    async def _call_user(self, row: RunRow) -> None:
+        """The bell and the user's command: a run has ended, or has said nothing for long."""
         wanted = self.settings.notify
         if wanted.bell:
             self.bell()
