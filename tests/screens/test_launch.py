@@ -20,6 +20,7 @@ from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.confirm import Confirm, ConfirmByName
 from eagle3ops.screens.glyphs import BLOCKS
 from eagle3ops.screens.launch import Launch
+from eagle3ops.screens.lines import Table
 from eagle3ops.screens.launch_desk import Desk, Start
 from eagle3ops.screens.launch_draft import Drafts
 from eagle3ops.screens.launch_verdict import plan_words, short_words, summary
@@ -240,6 +241,14 @@ async def test_save_as_asks_before_it_replaces_and_the_mouse_works(toys: Path) -
         await pilot.press("enter")
         await until(pilot, "other.yaml, unchanged")
         assert (toys / "other.yaml").read_text() == SPEC + "seed: 7\n"
+        # Another line is selected while a field is only on its way to the keys: it must not keep them, unseen.
+        table = app.screen.query_one("#form", Table)
+        table.focus()
+        await pilot.press("enter")
+        table.action_edge(False)
+        await until(pilot, "job: one of")
+        await pilot.press("1")
+        await until(pilot, "Needs a decision")
 
 
 class Host:
