@@ -26,7 +26,7 @@ from eagle3ops.screens import choices, crash, presence
 from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.base import ConsoleScreen, named
 from eagle3ops.screens.colours import AsciiOnly, Colourless, Harmless
-from eagle3ops.screens.endings import GOOD, environment, run_command
+from eagle3ops.screens.endings import GOING_ON, GOOD, environment, run_command
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.help import Help
@@ -44,6 +44,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
 SAMPLES_AFTER_S = 2.0
 """How long the machine's samples wait for the runs, at most."""
+ENDING_S = 0.5
+"""How much longer than a reading of the runs takes the ending of a run may come after its incident."""
+CAUSE_CUT = 160
+"""Characters of a cause in a toast."""
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
 
@@ -96,6 +100,8 @@ class ConsoleApp(App[int]):
         self._crash: tuple[BaseException, crash.Facts] | None = None
         self.glyphs = ASCII if self.settings.ascii else BLOCKS
         self._roots = {host: root}
+        self._ended: deque[str] = deque(maxlen=100)
+        """The runs whose ending was told."""
         self._look_at(host, transport or transport_for(host, ConsolePrompts(self)))
         self._room_before = FIRST
 
@@ -111,7 +117,7 @@ class ConsoleApp(App[int]):
             on_ended=self._run_ended,
             on_failure=self._tell_failure,
         )
-        self.incidents = IncidentsFeed(self, clock=self.clock, on_new=self._tell_incident)
+        self.incidents = IncidentsFeed(self, clock=self.clock, on_new=self._incident_came)
         self.log_wanted: LogPlace | None = None
 
     async def switch_host(self, name: str) -> None:
@@ -251,8 +257,13 @@ class ConsoleApp(App[int]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: Textual's own commands, the rooms, and all that the screen's keys do."""
-        yield from super().get_system_commands(screen)
-        yield SystemCommand("Help", "Every key, and what it does", self.action_help)
+        ours = [
+            SystemCommand("Help", "Every key, and what it does", self.action_help),
+            SystemCommand("Quit", "Close the console; runs go on", self.action_quit),
+        ]
+        names = {"Keys", *(command.title for command in ours)}
+        yield from (command for command in super().get_system_commands(screen) if command.title not in names)
+        yield from ours
         for entry in ROOMS:
             if entry.name != self.current_mode:
                 yield SystemCommand(
@@ -290,22 +301,40 @@ class ConsoleApp(App[int]):
 
     def _run_ended(self, row: RunRow) -> None:
         """A run that was seen going on has ended."""
+        self._ended.append(row.run_id)
         severity = "information" if row.status in GOOD else "error" if row.status != "cancelled" else "warning"
-        self.notify(row.status, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
+        told = row.status
+        if row.status not in GOOD and row.status != "cancelled":
+            why = row.cause.removeprefix(f"{row.status}: ")
+            told += f": {why[:CAUSE_CUT]}" if why else ""
+            told += "\n5 opens Incidents." if self.current_mode != "incidents" else ""
+        self.notify(told, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
         self._call_user(row)
 
-    def _tell_incident(self, incident: Incident) -> None:
-        """Something new went wrong; in the room of incidents it is seen without a toast."""
+    def _incident_came(self, incident: Incident) -> None:
         if incident.kind == "silent" and incident.run:
             row = next((one for one in self.runs.rows or () if one.run_id == incident.run), None)
             row = row or RunRow(incident.run, incident.run, incident.kind, incident.last)
             self._call_user(replace(row, status=incident.kind))
-        if self.current_mode == "incidents":
+        self._tell_incident(incident)
+
+    @work(exit_on_error=False)
+    async def _tell_incident(self, incident: Incident) -> None:
+        """Something new went wrong; in the room of incidents it is seen without a toast, and so is how a run ended."""
+        runs = self.runs
+        if self._goes_on(incident.run):
+            # It may have ended of that; then its ending says so, and once is enough.
+            await asyncio.sleep(ENDING_S + self.settings.refresh)
+        told_already = incident.run in self._ended and not self._goes_on(incident.run)
+        if self.current_mode == "incidents" or told_already or runs is not self.runs:
             return
         where = plain(f"{incident.run or self.link.name}: {incident.kind}")
         severity = "error" if incident.severity == "error" else "warning"
         told = f"{incident.title}\n5 opens Incidents."
         self.notify(told, title=where, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
+
+    def _goes_on(self, run_id: str) -> bool:
+        return any(row.run_id == run_id and row.status in GOING_ON for row in self.runs.rows or ())
 
     def _tell_failure(self, text: str) -> None:
         """Something stands in the way of reading the runs."""

@@ -34,7 +34,6 @@ class GpusScreen(Room):
             "gpus",
             [
                 Binding("s", "sort", "Sort", tooltip="By CPU, memory, GPU memory, I/O or age"),
-                Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
             ],
         )
     ]
@@ -93,7 +92,10 @@ class GpusScreen(Room):
         lines: list[Line] = [(("Nothing read yet.", "dim"),)]
         if failure is not None:
             width = self.query_one("#gpus", Lines).room.width
-            lines = [*hanging(f"The machine cannot be watched: {failure[0]}", width, "bad"), *hanging(failure[1], width)]
+            lines = [
+                *hanging(f"The machine cannot be watched: {failure[0]}", width, "bad"),
+                *hanging(failure[1], width),
+            ]
         elif state.kind == "connected":
             lines = [(("The first sample is on its way.", "dim"),)]
         self._entitle("#gpus", "GPUs")

@@ -19,7 +19,7 @@ from eagle3ops.screens.base import named
 from eagle3ops.screens.clipboard import copy
 from eagle3ops.screens.log_place import LogPlace
 from eagle3ops.screens.logplaces import LogPlaces
-from eagle3ops.screens.logreading import TYPING_S
+from eagle3ops.screens.logreading import TYPING_S, many
 from eagle3ops.screens.logsource import Document, Matches, RunHost, Which
 from eagle3ops.screens.logtext import parse_place
 from eagle3ops.screens.logview import LogView
@@ -59,7 +59,7 @@ class Logs(LogPlaces):
                 Binding("e", "level", "Level", tooltip="All lines, warnings and errors, errors only"),
                 Binding("m", "merge", "Merge", tooltip="All logs as one, or the log of this line by itself"),
                 Binding("number_sign", "ask('part')", "Ranks", key_display="#", tooltip="Only some ranks or roles"),
-                Binding("c", "cause", "Cause", tooltip="To the line that says why the run failed"),
+                Binding("E", "cause", "Cause", tooltip="To the line that says why the run failed"),
                 Binding("l", "list", "Logs", tooltip="To the list of logs, or back"),
                 Binding("w", "wrap", "Wrap", tooltip="Break long lines, or let them run on"),
                 Binding("t", "times", "Times", tooltip="Leave out the times that lines begin with, or show them"),
@@ -67,10 +67,10 @@ class Logs(LogPlaces):
                 Binding("n", "next(1)", "Next match", show=False, tooltip="To the next match"),
                 Binding("N", "next(-1)", "Previous match", show=False, tooltip="To the match before"),
                 Binding("colon,ctrl+g", "ask('go')", "Go to line", show=False, tooltip="A number, -20 or 50%"),
-                Binding("right_square_bracket", "other(1)", "Next log", show=False, tooltip="Empty ones are left out"),
-                Binding("left_square_bracket", "other(-1)", "Previous log", show=False, tooltip="The one before"),
-                Binding("less_than_sign", "run(1)", "Older run", show=False, tooltip="The logs of the run before"),
-                Binding("greater_than_sign", "run(-1)", "Newer run", show=False, tooltip="The logs of the run after"),
+                Binding("greater_than_sign", "other(1)", "Next log", show=False, tooltip="Empty ones are left out"),
+                Binding("less_than_sign", "other(-1)", "Previous log", show=False, tooltip="The one before"),
+                Binding("left_square_bracket", "run(1)", "Older run", show=False, tooltip="The logs of the run before"),
+                Binding("right_square_bracket", "run(-1)", "Newer run", show=False, tooltip="Those of the run after"),
             ],
         )
     ]
@@ -79,7 +79,6 @@ class Logs(LogPlaces):
         super().__init__()
         self._asking: str | None = None
         self._told_last = Text()
-        self._nothing: tuple[str, ...] = ()
 
     def body(self) -> Iterable[Widget]:
         """The list, the log, the line to type in and the status."""
@@ -87,7 +86,6 @@ class Logs(LogPlaces):
         yield Horizontal(
             OptionList(id="log-list", markup=False),
             Vertical(
-                Static(id="log-nothing"),
                 LogView(Document(self._host, Which.one("")), id="log"),
                 Input(id="log-ask"),
                 Static(id="log-status"),
@@ -105,7 +103,6 @@ class Logs(LogPlaces):
 
     def look(self) -> None:
         """Turn to the selected run, and to the place in it that somebody points to."""
-        self._say_nothing()
         wanted: LogPlace | None = getattr(self.app, "log_wanted", None)
         if self.runs.selected is not None and self.runs.selected != self._run_id:
             self._run_id = self.runs.selected
@@ -121,16 +118,6 @@ class Logs(LogPlaces):
             self.app.log_wanted = None  # type: ignore[attr-defined]
             self._typed["filter"], self._level = "", ""
             self._open(Which.one(wanted.log), wanted)
-
-    def _say_nothing(self) -> None:
-        """Say why there is no log, and what to do; an empty frame would leave one waiting."""
-        words = self.no_run()
-        if words != self._nothing:
-            self._nothing = words
-            told = self.query_one("#log-nothing", Static)
-            told.update(Text("\n".join(words)))
-            told.display = bool(words)
-            self._show_status()
 
     @property
     def _list(self) -> OptionList:
@@ -311,6 +298,7 @@ class Logs(LogPlaces):
         self._asking = what
         ask = self.query_one("#log-ask", Input)
         ask.border_title = _ASKED[what]
+        ask.border_subtitle = "enter: done   esc: back to the log"
         with self.prevent(Input.Changed):
             ask.value = "" if what == "go" else self._typed[what]
         ask.display = True
@@ -367,9 +355,8 @@ class Logs(LogPlaces):
             return
         text = "\n".join("\t".join(map(plain, line.text.split("\t"))) for line in lines)
         where = await copy(text, self.app.copy_to_clipboard)
-        many = f"{len(lines):,} lines" if len(lines) != 1 else "1 line"
         more = f" (at most {COPY_LINES:,} at once)" if last - first >= COPY_LINES else ""
-        self.notify(f"{many}{more}, {where}", title="Copied", markup=False)
+        self.notify(f"{many(len(lines), 'line')}{more}, {where}", title="Copied", markup=False)
         self._view.mark = None
         self._view.redraw()
 
@@ -381,10 +368,11 @@ class Logs(LogPlaces):
             return
         stale = self.console.link.state.kind != "connected"
         self.query_one("#log-body").set_class(stale, "stale")
-        how = self._how()
+        how = self._how() if self._document is not None else Text()
         if stale:
             seen = time.strftime("%H:%M:%S", time.localtime(self._read_at)) if self._read_at else "never"
             how = Text(f"! {plain(self.console.link.state)}; read at {seen}", style="bold yellow")
+        self._view.tell(self._why_nothing())
         told = Text("\n").join([self._where(), how])
         if told != self._told_last or told.spans != self._told_last.spans:
             self._told_last = told

@@ -78,7 +78,8 @@ def pair(one: float | None, other: float | None, suffix: str = "") -> str:
     unit = human_bytes(max(known)).split()[1]
     scale = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit)
     places = 0 if unit == "B" else 1
-    told = [ABSENT if value is None else f"{value / scale:.{places}f}" for value in (one, other)]
+    figures = [None if value is None else value / scale for value in (one, other)]
+    told = [ABSENT if value is None else f"{value:.{places if value < 1000 else 0}f}" for value in figures]
     return f"{told[0]}/{told[1]} {unit}{suffix}"
 
 
@@ -102,6 +103,8 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
     widths = _gpu_widths(snapshot, width)
     top = machine.power_top()
     seconds = f"{widths.util_history * CELL_S:.0f} s"
+    if len(seconds) + 5 <= widths.util_history:
+        seconds = f"last {seconds}"
     heads = [
         cell("", 2, glyphs),
         *([cell("name", widths.name, glyphs)] if widths.name else []),
@@ -116,7 +119,7 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
     heads.append(cell("clocks" if widths.links else "clock", 14 if widths.links else 8, glyphs, right=not widths.links))
     heads.append(cell("temp", 5, glyphs, right=True))
     if widths.links:
-        heads += [cell("PCIe out/in", 17, glyphs), cell("NVLink out/in", 16, glyphs)]
+        heads += [cell("PCIe out/in", 17, glyphs), cell("NVLink out/in", 17, glyphs)]
     return ((" ".join(heads), "head"),), [_gpu_line(gpu, machine, widths, top, glyphs) for gpu in snapshot.gpus]
 
 
@@ -130,7 +133,7 @@ def _gpu_widths(snapshot: Snapshot, width: int) -> _Widths:
         history = max(0, min(40, (rest - state) * 2 // 3))
         return _Widths(name, state, history, max(0, rest - state - history), 0, links=False)
     name = min(16, name)
-    rest = width - (2 + name + 1 + 5 + 16 + 6 + 14 + 5 + 17 + 16) - 10
+    rest = width - (2 + name + 1 + 5 + 16 + 6 + 14 + 5 + 17 + 17) - 10
     state = min(30, max(rest // 2, rest - 20))
     history, power = max(8, (rest - state) // 2), max(6, (rest - state) // 4)
     return _Widths(name, state, history, max(0, rest - state - history - power), power, links=True)
@@ -172,7 +175,7 @@ def _gpu_line(gpu: GpuRow, machine: Machine, widths: _Widths, top: float, glyphs
         pcie = pair(*gpu.pcie, "/s")
         tail += [
             cell(aged(pcie, gpu.pcie_age if pcie != ABSENT else 0.0), 17, glyphs),
-            cell(pair(*gpu.nvlink, "/s"), 16, glyphs),
+            cell(pair(*gpu.nvlink, "/s"), 17, glyphs),
         ]
     line = [
         (f"{gpu.index:>2} {cell(_short_name(gpu), widths.name, glyphs)}{' ' if widths.name else ''}", "plain"),
@@ -287,7 +290,7 @@ def _places(disks: Mapping[Any, Any]) -> dict[tuple[str, str], str]:
         paths.setdefault(told, []).append(plain(path))
     for some in paths.values():
         some.sort(key=lambda path: (len(path), path))
-    return {told: some[0] + (f" +{len(some) - 1}" if len(some) > 1 else "") for told, some in paths.items()}
+    return {told: some[0] + (f" and {len(some) - 1} more:" if len(some) > 1 else "") for told, some in paths.items()}
 
 
 def _busiest(rates: object, keys: tuple[str, str]) -> list[tuple[str, tuple[float | None, ...]]]:

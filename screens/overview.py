@@ -92,7 +92,6 @@ class Overview(RunDeeds):
                 Binding("g", "app.gpus", "GPUs", show=False, tooltip="What the machine's GPUs and processes do"),
                 Binding("d", "waiting", "Decide", tooltip="Go to what waits for a decision"),
                 Binding("H", "hosts", "Hosts", tooltip="Look at another host; runs go on"),
-                Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
             ],
         )
     ]
@@ -240,7 +239,7 @@ class Overview(RunDeeds):
         cursor = ids.index(selected) if selected in ids else None
         more = self.runs.total - len(rows)
         count = f": {len(rows)}" if self.runs.rows is not None else ""
-        self._entitle("#runs", f"Runs{count}" + (f" newest of {self.runs.total}, 9 all" if more > 0 else ""))
+        self._entitle("#runs", f"Runs{count}" + (f" newest of {self.runs.total}; all: key 9" if more > 0 else ""))
         stale = bool(self.runs.stale)
         now = self.console.clock()
         moved = cursor != pane.cursor
@@ -272,7 +271,7 @@ class Overview(RunDeeds):
             self._matter = keys[0] if keys else None
         count = open_incidents(incidents)
         title = f"Needs a decision: {len(keys)}" if keys else "Needs a decision"
-        self._entitle("#waiting", title + (f"   5 incidents open: {count}" if count else ""))
+        self._entitle("#waiting", title + (f", open incidents: {count}" if count else ""))
         cursor = keys.index(self._matter) if self._matter is not None and self._deciding else None
         moved = cursor != pane.cursor
         pane.show((), matter_lines(self._matters, pane.room.width, self.console.glyphs), cursor)

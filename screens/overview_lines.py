@@ -80,10 +80,14 @@ def status_line(detail: RunDetail, now: float, width: int, glyphs: Glyphs) -> Li
         silence = now - detail.last_event
         parts.append((f"  last event {age(silence)} ago", "warn" if silence > QUIET_S else "dim"))
     elif detail.row.status != "running":
-        parts.append((f"  {age(now - detail.row.since)} ago", "dim"))
+        # When it was interrupted nobody was left to say; its last word is the nearest.
+        silent = detail.row.status == "interrupted" and detail.last_event is not None
+        since = detail.last_event if silent and detail.last_event is not None else detail.row.since
+        parts.append((f"  {'last event ' if silent else ''}{age(now - since)} ago", "dim"))
     left = width - sum(cell_len(text) for text, _ in parts)
     if detail.cause and left > 4:
-        why = cell(f"  {detail.cause}", left, glyphs).rstrip()
+        # `interrupted: its supervisor was killed` has the word that stands there already.
+        why = cell(f"  {detail.cause.removeprefix(f'{detail.row.status}: ')}", left, glyphs).rstrip()
         parts.append((why, "plain" if detail.row.status == "cancelled" else "bad"))
     return cut(tuple(parts), width)
 

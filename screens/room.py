@@ -55,6 +55,7 @@ class Room(ConsoleScreen[None]):
             [
                 Binding("escape", "back", "Back", show=False, tooltip="To the room before"),
                 Binding("tab", "app.focus_next", "Next pane", show=False, tooltip="Go to the next pane"),
+                Binding("shift+tab", "app.focus_previous", "Pane before", show=False, tooltip="Go to the pane before"),
                 Binding("ctrl+l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
             ],
         )

@@ -56,7 +56,8 @@ class StageRow:
         """Seconds to go at the present rate."""
         if self.status != "running" or not self.rate or self.total is None or self.done is None:
             return None
-        return max(0.0, (self.total - self.done) / self.rate)
+        # A stage that still runs though all that it counts is done, does something else: nobody knows how long.
+        return (self.total - self.done) / self.rate if self.done < self.total else None
 
 
 @dataclass(slots=True)

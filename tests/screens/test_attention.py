@@ -76,6 +76,8 @@ def test_the_reason_and_the_way_on() -> None:
     assert (one.word, one.room, one.text) == ("FAIL", "bench", "a-0001: bench/accept_length: too short")
     [one] = matters([bad], None, None, None, None, NOW)
     assert one.room == "wiring"
+    [one] = matters([row("a-0001", "verdict FAIL", cause="verdict FAIL: bench/equal")], None, None, None, None, NOW)
+    assert (one.room, one.text) == ("bench", "a-0001: bench/equal, 1 min ago")
 
 
 def test_a_run_that_holds_its_server_or_says_nothing() -> None:

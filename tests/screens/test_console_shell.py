@@ -20,8 +20,9 @@ from textual.widgets import Button, Input
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.locations import crash_folder
 from eagle3ops.runs.directory import RunDirectory
+from eagle3ops.runs.events import EventLog
 from eagle3ops.screens import choices, crash
-from eagle3ops.screens.app import ConsoleApp
+from eagle3ops.screens.app import ENDING_S, ConsoleApp
 from eagle3ops.screens.colours import ascii_only
 from eagle3ops.screens.confirm import ConfirmByName
 from eagle3ops.screens.endings import Endings, environment, run_command
@@ -236,11 +237,24 @@ async def test_an_ending_rings_and_runs_the_command(root: Path, tmp_path: Path) 
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, "● demo-bbbb")
         run_folder = RunDirectory(root / "runs" / RUN).path
+        with EventLog(RunDirectory(run_folder).events_file) as log:
+            log.append("stage", {"status": "failed", "error": "it broke"}, "train")
         (run_folder / "state.json").write_text(json.dumps({"status": "failed", "exit_code": 1, "job": "pipeline"}))
         (run_folder / "supervisor.json").unlink()
         await until(pilot, "✗ demo-bbbb", "notify.command failed")
         # Not looked for on the screen: where the line breaks depends on the interpreter's path.
         assert any("boo; $(touch x) [b]" in notice.message for notice in app._notifications)
+        # The incident that it ended of is known too, and is not told a second time.
+        app.incidents.hurry()
+        for _ in range(200):
+            await pilot.pause(0.05)
+            if app.incidents.open:
+                break
+        assert app.incidents.open
+        await pilot.pause(ENDING_S + 0.4)
+        assert [notice.message for notice in app._notifications if RUN in notice.title] == [
+            "failed\n5 opens Incidents."
+        ]
     assert out.read_text() == f"{RUN},demo-bbbb,failed,local"
     assert rung == [1]
 
@@ -259,8 +273,8 @@ async def test_a_run_that_falls_silent_rings_and_runs_the_command_once(root: Pat
     quiet = Incident(id="1", kind="silent", severity="warn", title=told, first=1.0, last=126.0, run=RUN)
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, "● demo-bbbb")
-        app._tell_incident(quiet)
-        app._tell_incident(replace(quiet, id="2", kind="warning"))
+        app._incident_came(quiet)
+        app._incident_came(replace(quiet, id="2", kind="warning"))
         await until(pilot, "has said nothing")
         for _ in range(200):
             if out.is_file() and out.read_text():

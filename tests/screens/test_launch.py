@@ -20,10 +20,10 @@ from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.confirm import Confirm, ConfirmByName
 from eagle3ops.screens.glyphs import BLOCKS
 from eagle3ops.screens.launch import Launch
-from eagle3ops.screens.lines import Table
 from eagle3ops.screens.launch_desk import Desk, Start
 from eagle3ops.screens.launch_draft import Drafts
 from eagle3ops.screens.launch_verdict import plan_words, short_words, summary
+from eagle3ops.screens.lines import Table
 from eagle3ops.settings import resolve
 from eagle3ops.spec.models import Pipeline
 

@@ -196,7 +196,7 @@ async def test_searching(folder: Path) -> None:
 async def test_hostile_lines_are_text(folder: Path) -> None:
     async with console(folder).run_test(size=(100, 30), notifications=True) as pilot:
         view = await opened(pilot)
-        await pilot.press("left_square_bracket")
+        await pilot.press("less_than_sign")
         words = (
             "]52;c;aGk=osc [2Jcsi",
             "[@click=app.quit]click[/] [bold red]x[/ unbalanced",
@@ -248,7 +248,7 @@ async def test_copying_selected_lines(folder: Path, monkeypatch: pytest.MonkeyPa
         await until(pilot, "2,997 selected")
         await pilot.press("y")
         await until(pilot, "2,997 lines, to a test")
-        await pilot.press("left_square_bracket")
+        await pilot.press("less_than_sign")
         await until(pilot, "no end")
         await pilot.press("v", "home", "y")
         await until(pilot, "6 lines, to a test")

@@ -85,7 +85,7 @@ def test_every_room_shows_hostile_text_as_text(terminal: Terminal, tmp_path: Pat
     terminal.tmux("pipe-pane", f"cat > '{raw}'")
     title = terminal.tmux("display-message", "-p", "#{pane_title}")
     terminal.until("local: connected", SAID)
-    pressed = {"logs": ("m", "c", "m", "w", "Home", "PageDown", "[", "w", "l"), "run": ("Tab", "m", "Tab", "Down")}
+    pressed = {"logs": ("m", "E", "m", "w", "Home", "PageDown", "<", "w", "l"), "run": ("Tab", "m", "Tab", "Down")}
     for entry in ROOMS:
         terminal.keys(entry.key)
         time.sleep(1.0)
