@@ -140,8 +140,8 @@ def no_runs_lines(name: str, where: str, rooted: bool, width: int) -> list[Line]
         (f"No runs in {where}{on} yet.", "head"),
         ("", "plain"),
         (
-            "0 opens Launch, where a pipeline is filled in and started. Or start the demonstration in another terminal; "
-            "it takes some minutes and appears here:",
+            "0 opens Launch, where a pipeline is filled in and started. Or start the demonstration in another "
+            "terminal; it takes some minutes and appears here:",
             "plain",
         ),
         ("", "plain"),
