@@ -100,7 +100,7 @@ class ConsoleApp(App[int]):
 
     def _look_at(self, host: str, transport: Transport) -> None:
         """A line to a host, and what is known through it."""
-        self.link = Link(transport, on_state=self._link_changed)
+        self.link = link = Link(transport, on_state=lambda state: self._link_changed(link, state))
         self.feed = MachineFeed(self.link)
         self.runs = RunsFeed(
             self.link,
@@ -109,6 +109,7 @@ class ConsoleApp(App[int]):
             clock=self.clock,
             on_ended=self._run_ended,
             on_failure=self._tell_failure,
+            on_gone=self._tell_gone,
         )
         self.incidents = IncidentsFeed(self, clock=self.clock, on_new=self._tell_incident)
         self.log_wanted: LogPlace | None = None
@@ -199,8 +200,9 @@ class ConsoleApp(App[int]):
         """Hang up; runs go on."""
         await self.link.close()
 
-    def _link_changed(self, state: LinkState) -> None:
-        if state.kind == "closed":
+    def _link_changed(self, link: Link, state: LinkState) -> None:
+        if state.kind == "closed" or link is not self.link:
+            # What becomes of the line to the host before is not about this one.
             return
         looking = "read-only, " if self.read_only else ""
         self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
@@ -290,6 +292,11 @@ class ConsoleApp(App[int]):
         severity = "error" if incident.severity == "error" else "warning"
         told = f"{incident.title}\n5 opens Incidents."
         self.notify(told, title=where, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
+
+    def _tell_gone(self, run_id: str) -> None:
+        """The selected run was deleted, here or elsewhere."""
+        told = "There is no other run." if self.runs.selected is None else f"{self.runs.selected} is selected now."
+        self.notify(told, title=f"{run_id} is gone", severity="warning", markup=False)
 
     def _tell_failure(self, text: str) -> None:
         """Something stands in the way of reading the runs."""

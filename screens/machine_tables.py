@@ -4,6 +4,7 @@ A line is a list of parts, each a text with the name of a look; what the looks a
 Few parts a line, as every change of look costs bytes on the way to the terminal.
 """
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,13 @@ def cell(text: str, width: int, glyphs: Glyphs, *, right: bool = False) -> str:
     if length > width:
         return set_cell_size(text, width - 1) + glyphs.more if width > 0 else ""
     return " " * (width - length) + text if right else text + " " * (width - length)
+
+
+def refusal_lines(what: str, remedy: str, width: int) -> list[Line]:
+    """What stands in the way and what to do about it, on as many lines as that takes."""
+    told = [(piece, "bad") for piece in textwrap.wrap(what, max(8, width))]
+    told += [(piece, "plain") for piece in textwrap.wrap(f"→ {remedy}" if remedy else "", max(8, width))]
+    return [(part,) for part in told]
 
 
 def amount(value: float | None, unit: str) -> str:
