@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
+from eagle3ops.commands.desk import LOCAL, Desk
 from eagle3ops.commands.output import table, write, write_json
-from eagle3ops.commands.runs import LOCAL, Desk
 from eagle3ops.errors import ExitCode, RequestError
 from eagle3ops.words import plain
 

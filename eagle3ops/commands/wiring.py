@@ -10,7 +10,7 @@ from eagle3ops.commands.output import write, write_json
 from eagle3ops.errors import ExitCode
 
 if TYPE_CHECKING:
-    from eagle3ops.commands.runs import Desk
+    from eagle3ops.commands.desk import Desk
 
 PIPE = 100
 """Columns where the output is no terminal."""
