@@ -107,7 +107,7 @@ class ConsoleApp(App[int]):
 
     def _look_at(self, host: str, transport: Transport) -> None:
         """A line to a host, and what is known through it."""
-        self.link = Link(transport, on_state=self._link_changed)
+        self.link = link = Link(transport, on_state=lambda state: self._link_changed(link, state))
         self.feed = MachineFeed(self.link)
         self.runs = RunsFeed(
             self.link,
@@ -116,6 +116,7 @@ class ConsoleApp(App[int]):
             clock=self.clock,
             on_ended=self._run_ended,
             on_failure=self._tell_failure,
+            on_gone=self._tell_gone,
         )
         self.incidents = IncidentsFeed(self, clock=self.clock, on_new=self._incident_came)
         self.log_wanted: LogPlace | None = None
@@ -206,8 +207,9 @@ class ConsoleApp(App[int]):
         """Hang up; runs go on."""
         await self.link.close()
 
-    def _link_changed(self, state: LinkState) -> None:
-        if state.kind == "closed":
+    def _link_changed(self, link: Link, state: LinkState) -> None:
+        if state.kind == "closed" or link is not self.link:
+            # What becomes of the line to the host before is not about this one.
             return
         looking = "read-only, " if self.read_only else ""
         self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
@@ -335,6 +337,11 @@ class ConsoleApp(App[int]):
 
     def _goes_on(self, run_id: str) -> bool:
         return any(row.run_id == run_id and row.status in GOING_ON for row in self.runs.rows or ())
+
+    def _tell_gone(self, run_id: str) -> None:
+        """The selected run was deleted, here or elsewhere."""
+        told = "There is no other run." if self.runs.selected is None else f"{self.runs.selected} is selected now."
+        self.notify(told, title=f"{run_id} is gone", severity="warning", markup=False)
 
     def _tell_failure(self, text: str) -> None:
         """Something stands in the way of reading the runs."""

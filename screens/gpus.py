@@ -14,7 +14,7 @@ from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import glyphs_of
 from eagle3ops.screens.lines import Drawn, Lines, Table
 from eagle3ops.screens.machine import ProcessRow
-from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, hanging, host_lines
+from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, host_lines, refusal_lines
 from eagle3ops.screens.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.process_tree import ORDERS, Branch, tree
 from eagle3ops.screens.room import Room
@@ -103,10 +103,7 @@ class GpusScreen(Room):
         lines: list[Line] = [(("Nothing read yet.", "dim"),)]
         if failure is not None:
             width = self.query_one("#gpus", Lines).room.width
-            lines = [
-                *hanging(f"The machine cannot be watched: {failure[0]}", width, "bad"),
-                *hanging(failure[1], width),
-            ]
+            lines = refusal_lines(f"The machine cannot be watched: {failure[0]}", failure[1], width)
         elif state.kind == "connected":
             lines = [(("The first sample is on its way.", "dim"),)]
         self._entitle("#gpus", "GPUs")

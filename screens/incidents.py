@@ -20,7 +20,7 @@ from eagle3ops.screens.incident_lines import (
 )
 from eagle3ops.screens.incidents_feed import IncidentsFeed
 from eagle3ops.screens.lines import Lines, Table
-from eagle3ops.screens.machine_tables import Line, hanging
+from eagle3ops.screens.machine_tables import Line, hanging, refusal_lines
 from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.watchdog.incident import Incident, Remedy
@@ -154,27 +154,26 @@ class Incidents(RunDeeds):
             lines = [tuple((text, "stale") for text, _ in line) for line in lines]
         cursor = next((at for at, one in enumerate(self._listed) if one.id == self._cursor), None)
         follow = cursor != table.cursor
-        table.show(timeline_head(width, glyphs) if lines else (), lines or hanging(*self._nothing(width)), cursor)
+        table.show(timeline_head(width, glyphs) if lines else (), lines or self._nothing(width), cursor)
         if follow:
             table.reveal()
         standing, count = len(feed.open), len(feed.incidents)
         title = f"{standing} stand{'s' if standing == 1 else ''}, {count - standing} are over: {self._shown}"
         if feed.left_out:
             title += f", {feed.left_out} older ones left out"
-        self._entitle("#timeline", title, f"STALE: {stale}" if stale else feed.failure)
+        self._entitle("#timeline", title, f"STALE: {stale}" if stale else "CANNOT BE READ" if feed.failure else "")
 
-    def _nothing(self, width: int) -> tuple[str, int, str]:
-        """Why the list is empty, as wide as it may be, and how it looks."""
-        feed, told, look = self.incidents, "", "good"
+    def _nothing(self, width: int) -> list[Line]:
+        feed = self.incidents
         if feed.failure:
-            told, look = f"They cannot be read: {feed.failure}", "bad"
-        elif feed.read_at is None:
-            told, look = "Reading ...", "dim"
-        elif feed.incidents:
-            told = f"None {'of the selected run' if self._shown == SHOWN[2] else 'stands'}; f shows others."
-        else:
-            told = "No incident: nothing that the newest runs recorded, and nothing about the machine."
-        return told, width, look
+            return refusal_lines(f"They cannot be read: {feed.failure}", feed.remedy, width)
+        if feed.read_at is None:
+            return [(("Reading ...", "dim"),)]
+        if feed.incidents:
+            which = "of the selected run" if self._shown == SHOWN[2] else "stands"
+            return [((f"None {which}; f shows others.", "good"),)]
+        told = "No incident: nothing that the newest runs recorded, and nothing about the machine."
+        return hanging(told, width, "good")
 
     def _paint_incident(self, now: float) -> None:
         one, glyphs = self._incident(), self.console.glyphs

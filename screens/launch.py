@@ -123,7 +123,7 @@ class Launch(FillIn):
         widths = tuple(self.query_one(f"#{name}", Lines).room for name in ("form", "about", "plan"))
         state = (
             (form.text, form.job, form.problems, form.origin) if form is not None else None,
-            (desk.verdict, desk.trouble, desk.placing, self.console.link.state.kind, gpus),
+            (desk.verdict, desk.trouble, desk.placing, self.runs.way, gpus),
             (frozenset(self._folded), self._selected, self._wanted, self.size, widths, self.app.theme),
             (self._raw, self._before is not None, self._searching, self._on_plan),
         )
@@ -172,9 +172,7 @@ class Launch(FillIn):
         told = form_title(form)
         if self._wanted:
             told = f"only: {plain(self._wanted)}   {told}"
-        self._entitle(
-            "form", told, short_words(self.desk, self.console.link.state.kind, glyphs) if self._narrow else ""
-        )
+        self._entitle("form", told, short_words(self.desk, self.runs.way, glyphs) if self._narrow else "")
         self._entitle("text", told)
         if self._raw:
             self._entitle("about", "Text")
@@ -187,7 +185,7 @@ class Launch(FillIn):
 
     def _paint_plan(self, gpus: GpuRoom) -> None:
         pane, glyphs = self.query_one("#plan", Lines), self.console.glyphs
-        title, stale = plan_words(self.desk, self.console.link.state.kind)
+        title, stale = plan_words(self.desk, self.runs.way)
         self._entitle("plan", title)
         lines = verdict_lines(self.desk, pane.room.width, glyphs, gpus)
         pane.show((), [tuple((text, "stale") for text, _ in line) for line in lines] if stale else lines)

@@ -184,7 +184,8 @@ def _need(word: str, need: float | None, there: float | None, how: str, width: i
     told = f"{human_bytes(need)} of {human_bytes(there)} {how}" if there is not None else human_bytes(need)
     if share is not None:
         # Never 0 % for something.
-        told += f", {share:.0%}" if share >= 0.01 or not need else ", under 1%"
+        percent = f"{share:.0%}" if share < 10 else f"{share:,.0f} times as much"
+        told += f", {percent}" if share >= 0.01 or not need else ", under 1%"
     line: Line = ((f"{word:<7}", "head"), (told, look))
     room = width - 8 - cell_len(told)
     if share is not None and room >= 8:

@@ -15,7 +15,7 @@ from eagle3ops.screens.confirm import ConfirmByName
 from eagle3ops.screens.ledger_book import ORDERS, Book, LedgerRow
 from eagle3ops.screens.ledger_lines import comparison_lines, detail_lines, table_head, table_line, when_words
 from eagle3ops.screens.lines import Lines, Table
-from eagle3ops.screens.machine_tables import Line
+from eagle3ops.screens.machine_tables import Line, refusal_lines
 from eagle3ops.screens.note_form import NoteForm
 from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.watching import RunRow
@@ -72,7 +72,8 @@ class Ledger(RunDeeds):
         self._compared: tuple[str, ...] = ()
         self._notes: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         self._drafts: dict[str, dict[str, str]] = {}
-        self._failure = ""
+        self._failure: tuple[str, str] | None = None
+        """What stands in the way, and what to do."""
         self._read_at: float | None = None
         self._read_of = -1
         self._reading = False
@@ -158,9 +159,9 @@ class Ledger(RunDeeds):
         try:
             answer = await self.runs.ask("ledger.rows", generation=book.generation, since=book.since)
             book.take(answer)
-            self._failure = ""
+            self._failure = None
         except Eagle3opsError as error:
-            self._failure = plain(error.what) + (f" → {plain(error.remedy)}" if error.remedy else "")
+            self._failure = plain(error.what), plain(error.remedy or "")
             book.pending, book.more = 0, False
         finally:
             self._reading, self._read_at = False, self.console.clock()
@@ -195,10 +196,11 @@ class Ledger(RunDeeds):
         if stale:
             lines = [tuple((text, "stale") for text, _ in line) for line in lines]
         follow = cursor != table.cursor
-        table.show(table_head(width, glyphs), lines or [(self._nothing(),)], cursor)
+        table.show(table_head(width, glyphs), lines or self._nothing(width), cursor)
         if follow:
             table.reveal()
-        self._entitle("#ledger-runs", self._title(), f"STALE: {stale}" if stale else self._failure)
+        unread = "CANNOT BE READ" if self._failure else ""
+        self._entitle("#ledger-runs", self._title(), f"STALE: {stale}" if stale else unread)
         self._paint_about(now)
 
     def _line(self, row: LedgerRow, width: int, now: float) -> Line:
@@ -212,14 +214,15 @@ class Ledger(RunDeeds):
             self._drawn[row.run_id] = known
         return known[1]
 
-    def _nothing(self) -> tuple[str, str]:
+    def _nothing(self, width: int) -> list[Line]:
         if self._failure:
-            return self._failure, "bad"
+            return refusal_lines(*self._failure, width)
+        told = "There is no run yet; 0 opens Launch, where one is started."
         if self._read_at is None:
-            return "Reading the runs ...", "dim"
-        if self.book.rows:
-            return "No run fits the filter.", "dim"
-        return "There is no run yet; 0 opens Launch, where one is started.", "dim"
+            told = "Reading the runs ..."
+        elif self.book.rows:
+            told = "No run fits the filter."
+        return [((told, "dim"),)]
 
     def _title(self) -> str:
         count = len(self.book.rows)

@@ -50,6 +50,13 @@ def cell(text: str, width: int, glyphs: Glyphs, *, right: bool = False) -> str:
     return " " * (width - length) + text if right else text + " " * (width - length)
 
 
+def refusal_lines(what: str, remedy: str, width: int) -> list[Line]:
+    """What stands in the way and what to do about it, on as many lines as that takes."""
+    told = [(piece, "bad") for piece in textwrap.wrap(what, max(8, width))]
+    told += [(piece, "plain") for piece in textwrap.wrap(f"→ {remedy}" if remedy else "", max(8, width))]
+    return [(part,) for part in told]
+
+
 def amount(value: float | None, unit: str) -> str:
     """`97 %`; `-` for what is not known."""
     return ABSENT if value is None else f"{value:,.0f} {unit}"

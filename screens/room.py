@@ -212,6 +212,8 @@ class RunRoom(Room):
     """A room about the selected run, whose content is the answer to one op."""
 
     OP: ClassVar[str]
+    BARE: ClassVar[bool] = False
+    """Whether there is something to show where the host is too old to know the op: the answer is empty then."""
     DEFAULT_CSS = """
     RunRoom #content { height: 1fr; border: round $panel; border-title-color: $text-accent; padding: 0 1; }
     RunRoom #content.stale { opacity: 60%; }
@@ -238,6 +240,8 @@ class RunRoom(Room):
         self._painted: tuple[object, ...] = ()
         self._words: tuple[str, ...] = ()
         self._failure: Eagle3opsError | None = None
+        self.lacking = ""
+        """What the host cannot answer, and what to do about it."""
 
     def arguments(self) -> dict[str, Any]:
         """What is asked beside the run."""
@@ -263,7 +267,9 @@ class RunRoom(Room):
         """Ask when something has changed; paint when there is something new."""
         runs, detail = self.runs, self.runs.detail
         statuses = tuple((stage.name, stage.status) for stage in detail.stages) if detail is not None else ()
-        asked = (runs.selected, self.arguments(), statuses, runs.row.status if runs.row else "")
+        # After a reconnect, too: much may have happened, and the host may know more than before.
+        status, connections = runs.row.status if runs.row else "", self.console.link.connections
+        asked = (runs.selected, self.arguments(), statuses, status, connections)
         if asked != self._asked and detail is not None and runs.selected is not None:
             if self._asked is not None and self._asked[0] != runs.selected:
                 self.answer = None
@@ -310,11 +316,16 @@ class RunRoom(Room):
         try:
             answer = await self.runs.ask(self.OP, run=run_id, **arguments)
         except ConnectionRefusedForGood as error:
-            self._failure, self._asked = error, None
+            if self.BARE and self.console.link.connected:
+                self._failure, self.answer, self.answered_at = None, {}, self.console.clock()
+                self.lacking = plain(error)
+            else:
+                self._failure, self._asked = error, None
         except Eagle3opsError as error:
             self._failure, self.answer = error, None
         else:
             self._failure, self.answer, self.answered_at = None, answer, self.console.clock()
+            self.lacking = ""
         self._glance()
 
     def action_step(self, by: int) -> None:
