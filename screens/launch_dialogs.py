@@ -47,7 +47,8 @@ class ChooseStart(ModalScreen[Start | None]):
 
     def on_mount(self) -> None:
         """Show all of it."""
-        self.query_one("#dialog").border_title = "Start from"
+        dialog = self.query_one("#dialog")
+        dialog.border_title, dialog.border_subtitle = "Start from", "up, down and enter choose"
         self._show("")
         self.query_one(Input).focus()
 
