@@ -78,7 +78,7 @@ async def test_an_older_agent_costs_only_what_it_cannot_do(tmp_path: Path) -> No
         await until(pilot, "'log.merged', which this one", "install eagle3ops")
         await pilot.press("m")
         # What it does know goes on: the log is still looked at.
-        with (root / "runs" / DONE / "logs" / "engine-serve.log").open("a") as log:
+        with (root / "runs" / DONE / "logs" / "engine-bench-1-1-2.log").open("a") as log:
             log.write("one more line\n")
         await until(pilot, "one more line")
 
