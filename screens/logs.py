@@ -103,6 +103,15 @@ class Logs(LogPlaces):
     def look(self) -> None:
         """Turn to the selected run, and to the place in it that somebody points to."""
         wanted: LogPlace | None = getattr(self.app, "log_wanted", None)
+        if self.runs.selected is None and self._run_id:
+            # It was deleted, and no other is left.
+            self.workers.cancel_group(self, "watch")
+            self._run_id, self._sizes, self._document = "", {}, None
+            self._filter = self._search = self._hit = self._origin = self._error = None
+            self._list.clear_options()
+            self._view.border_title, self._view.labels = Text(""), ()
+            self._view.show(Document(self._host, Which.one("")), 0)
+            self._show_status()
         if self.runs.selected is not None and self.runs.selected != self._run_id:
             self._run_id = self.runs.selected
             self._host = RunHost(self.console.link, self._run_id, self.runs.root)

@@ -306,7 +306,8 @@ class RunRoom(Room):
         row = self.runs.row
         title = f"{row.run_id}  {row.status}" if row is not None else ""
         if self.runs.stale:
-            title += f"  STALE: {self.runs.stale}"
+            # First, as the end is cut where there is little room.
+            title = f"STALE: {self.runs.stale}  {title}"
         content = self.query_one("#content")
         if str(content.border_title or "") != title:
             content.border_title = Text(title)
