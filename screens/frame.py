@@ -96,6 +96,7 @@ class KeyBar(Widget):
         found: dict[str, Hint] = {}
         palette = self.app.COMMAND_PALETTE_BINDING
         focused = screen.focused
+        useless: frozenset[str] = getattr(screen, "useless", frozenset())
         typing = focused is not None and focused.check_consume_key("a", "a")
         for key, (_, binding, enabled, _) in screen.active_bindings.items():
             if binding.show or key == palette:
@@ -106,7 +107,8 @@ class KeyBar(Widget):
                         continue
                     name = key.upper()
                 label = "palette" if key == palette else binding.description
-                found.setdefault(binding.action, Hint(name, label, binding.action, enabled, binding.key))
+                works = enabled and binding.action not in useless
+                found.setdefault(binding.action, Hint(name, label, binding.action, works, binding.key))
         hints = tuple(found.values())
         if hints != self._hints:
             self._hints = hints

@@ -148,7 +148,8 @@ class GpusScreen(Room):
         if follow:
             table.reveal()
         age = self._feed.machine.age(self._feed.clock()) if stale else 0.0
-        self._tell(process_detail(self._process(), age))
+        title = next((branch.title for branch in self._branches if branch.key == self._selected), "No process.")
+        self._tell(process_detail(self._process(), age) or title)
 
     def _process(self) -> ProcessRow | None:
         return next((branch.process for branch in self._branches if branch.key == self._selected), None)

@@ -10,6 +10,7 @@ from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import Line, cell
 from eagle3ops.screens.watching import age
 from eagle3ops.watchdog.incident import Evidence, Incident, Remedy
+from eagle3ops.words import plain
 
 SEVERITY = {"error": ("✗ error", "bad"), "warn": ("▲ warn", "warn"), "info": ("● info", "plain")}
 WIDE = 110
@@ -109,7 +110,7 @@ def choice_line(choice: Choice, width: int, glyphs: Glyphs, *, read_only: bool) 
     """One piece of evidence or one remedy, with what Enter does to it."""
     if choice.evidence is not None:
         text = f"  {choice.evidence.what}"
-        does = f"Enter: {choice.evidence.log}" if choice.evidence.log else ""
+        does = f"Enter: {plain(choice.evidence.log)}" if choice.evidence.log else ""
     else:
         assert choice.remedy is not None
         text = f"→ {choice.remedy.words}"

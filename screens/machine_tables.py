@@ -141,7 +141,7 @@ def _gpu_widths(snapshot: Snapshot, width: int) -> _Widths:
         return _Widths(name, state, history, max(0, rest - state - history), 0, links=False)
     name = min(16, name)
     rest = width - (2 + name + 1 + 5 + 16 + 6 + 14 + 5 + 17 + 17) - 10
-    state = min(30, max(rest // 2, rest - 20))
+    state = min(29, max(rest // 2, rest - 20))
     history, power = max(8, (rest - state) // 2), max(6, (rest - state) // 4)
     return _Widths(name, state, history, max(0, rest - state - history - power), power, links=True)
 

@@ -149,10 +149,25 @@ class RunDeeds(Room):
         )
     ]
 
+    _useless: frozenset[str] = frozenset({"resume", "cancel"})
+
     @property
     def run_row(self) -> RunRow | None:
         """The run that is meant."""
         return self.runs.row
+
+    @property
+    def useless(self) -> frozenset[str]:
+        """The actions that would only say why they cannot be done; the row of keys shows them dimmed."""
+        status = self.run_row.status if self.run_row is not None else ""
+        can = {"resume": status in RESUMABLE, "cancel": status == "running"}
+        return frozenset(action for action, possible in can.items() if not possible)
+
+    def _glance(self) -> None:
+        super()._glance()
+        if self.is_mounted and self.useless != self._useless:
+            self._useless = self.useless
+            self.refresh_bindings()
 
     def action_resume(self) -> None:
         """Take the run up again."""

@@ -86,6 +86,7 @@ async def test_help_is_made_of_the_bindings(root: Path, size: tuple[int, int]) -
         text = await until(pilot, "X, ^x", "End the run", "runs.cancel")
         assert isinstance(app.screen, Help)
         assert "Take the run up again" in text
+        assert next(iter(app.screen._here)) == "Overview", "the room's own keys come first"
         await pilot.press(*"close")
         await until(pilot, "Close the console", "everywhere")
         await pilot.press(*["backspace"] * 5, *"reconn")

@@ -138,6 +138,9 @@ async def test_a_filter_as_one_types(folder: Path) -> None:
         # What was typed stands there again; without it, all lines are shown, the cursor where it was.
         await pilot.press("ampersand")
         assert pilot.app.screen.query_one(Input).value == "step 29.5"
+        # What would be typed is no key: neither / nor ?, but F1.
+        keys = (await until(pilot, "F1 Help")).splitlines()[-1]
+        assert "Find" not in keys
         pilot.app.screen.query_one(Input).value = ""
         await pilot.press("enter")
         text = await until(pilot, "step 2934.", "line 2,935 of 3,002")
