@@ -170,6 +170,8 @@ def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: GpuRoom) ->
     lines.append((("time   ", "head"), (told, "plain")))
     if unknown and seconds:
         lines += wrapped(f"without {', '.join(unknown)}: nothing is known of them yet", width, "dim", "       ")
+    elif seconds:
+        lines += wrapped("by what earlier stages of this root took, of any target", width, "dim", "       ")
     elif unknown:
         lines += wrapped("no run of this root has shown how long these take", width, "dim", "       ")
     return lines
