@@ -193,6 +193,7 @@ class ConsoleApp(App[int]):
             presence.leave_when_gone(web=self.is_web)
         if self.is_web:
             presence.forget_the_page()
+        self.set_interval(1.0, self._entitle)
         self._begin()
         for key, loser, winner in self._displaced:
             text = f"The keymap takes {key!r} from {loser}, for {winner}."
@@ -207,12 +208,16 @@ class ConsoleApp(App[int]):
         """Hang up; runs go on."""
         await self.link.close()
 
+    def _entitle(self) -> None:
+        """Say above all rooms how the line to the host stands."""
+        looking, state, way = "read-only, " if self.read_only else "", self.link.state, self.runs.way
+        self.sub_title = f"{looking}{self.link.name}: {plain(state) if way == state.kind else way}"
+
     def _link_changed(self, link: Link, state: LinkState) -> None:
         if state.kind == "closed" or link is not self.link:
             # What becomes of the line to the host before is not about this one.
             return
-        looking = "read-only, " if self.read_only else ""
-        self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
+        self._entitle()
         if state.kind == "connected":
             self.runs.hurry()
             self.incidents.hurry()

@@ -1,7 +1,6 @@
 """Which runs were there, what changed from one to another, and what did one think of it?"""
 
 import asyncio
-import contextlib
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -78,6 +77,7 @@ class Ledger(RunDeeds):
         self._notes: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         self._drafts: dict[str, dict[str, str]] = {}
         """By run: a note that was begun, as it is kept on disk, too."""
+        self._told_unkept = False
         self._failure: tuple[str, str] | None = None
         """What stands in the way, and what to do."""
         self._read_at: float | None = None
@@ -371,8 +371,13 @@ class Ledger(RunDeeds):
         self._drafts[run_id] = typed
         if soon:
             await asyncio.sleep(KEEP_S)
-        with contextlib.suppress(OSError):
+        try:
             await asyncio.to_thread(drafts.keep, run_id, typed)
+        except OSError as error:
+            if not self._told_unkept:
+                self._told_unkept = True
+                told = f"{plain(error)}\nIt is lost if the console is killed before it is saved."
+                self.notify(told, title="The note cannot be kept while it is typed", severity="warning", markup=False)
 
     async def _write_note(self, run_id: str, said: dict[str, str]) -> bool:
         if self.read_only:

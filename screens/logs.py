@@ -377,10 +377,11 @@ class Logs(LogPlaces):
         self.query_one("#log-body").set_class(stale, "stale")
         how = self._how() if self._document is not None else Text()
         if stale:
-            seen = time.strftime("%H:%M:%S", time.localtime(self._read_at)) if self._read_at else "never"
-            state = self.console.link.state
-            how = Text(f"! {plain(state) if state.kind == self.runs.way else self.runs.way}; read at {seen}")
-            how.stylize("bold yellow")
+            seen = "nothing read yet"
+            if self._read_at:
+                seen = time.strftime("read at %H:%M:%S", time.localtime(self._read_at))
+            state, way = self.console.link.state, self.runs.way
+            how = Text(f"! {plain(state) if state.kind == way else way}; {seen}", style="bold yellow")
         self._view.tell(self._why_nothing())
         told = Text("\n").join([self._where(), how])
         if told != self._told_last or told.spans != self._told_last.spans:

@@ -384,7 +384,8 @@ async def test_files_of_this_machine_go_to_another_one_with_the_start(
 async def test_a_plan_says_of_what_and_of_when_it_is(tmp_path: Path) -> None:
     host = Host()
     one = desk(host, tmp_path)
-    assert plan_words(one, "connecting") == ("Plan", False)
+    assert plan_words(one, "connecting") == ("NO PLAN: local is connecting", False)
+    assert plan_words(one, "connected") == ("Plan", False)
     await one.open()
     await one.check()
     assert one.form is not None
