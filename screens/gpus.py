@@ -14,7 +14,7 @@ from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import glyphs_of
 from eagle3ops.screens.lines import Drawn, Lines, Table
 from eagle3ops.screens.machine import ProcessRow
-from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, host_lines
+from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, host_lines, refusal_lines
 from eagle3ops.screens.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.process_tree import ORDERS, Branch, tree
 from eagle3ops.screens.room import Room
@@ -102,7 +102,8 @@ class GpusScreen(Room):
         state, failure = self._feed.link.state, self._feed.machine.failure
         lines: list[Line] = [(("Nothing read yet.", "dim"),)]
         if failure is not None:
-            lines = [((f"The machine cannot be watched: {failure[0]}", "bad"),), ((f"  {failure[1]}", "plain"),)]
+            width = self.query_one("#gpus", Lines).room.width
+            lines = refusal_lines(f"The machine cannot be watched: {failure[0]}", failure[1], width)
         elif state.kind == "connected":
             lines = [(("The first sample is on its way.", "dim"),)]
         self._entitle("#gpus", "GPUs")

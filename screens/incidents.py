@@ -21,7 +21,7 @@ from eagle3ops.screens.incident_lines import (
 )
 from eagle3ops.screens.incidents_feed import IncidentsFeed
 from eagle3ops.screens.lines import Lines, Table
-from eagle3ops.screens.machine_tables import Line
+from eagle3ops.screens.machine_tables import Line, hanging, refusal_lines
 from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.watchdog.incident import Incident, Remedy
@@ -46,7 +46,6 @@ class Incidents(RunDeeds):
                     "enter",
                     "choose",
                     "Choose",
-                    key_display="Enter",
                     tooltip="Go to the evidence and remedies; there: do it",
                 ),
                 Binding("f", "show", "Filter", tooltip="All, those that stand, or those of the selected run"),
@@ -158,24 +157,26 @@ class Incidents(RunDeeds):
             lines = [tuple((text, "stale") for text, _ in line) for line in lines]
         cursor = next((at for at, one in enumerate(self._listed) if one.id == self._cursor), None)
         follow = cursor != table.cursor
-        table.show(timeline_head(width, glyphs) if lines else (), lines or [(self._nothing(),)], cursor)
+        table.show(timeline_head(width, glyphs) if lines else (), lines or self._nothing(width), cursor)
         if follow:
             table.reveal()
         standing, count = len(feed.open), len(feed.incidents)
         title = f"{standing} stand{'s' if standing == 1 else ''}, {count - standing} are over: {self._shown}"
         if feed.left_out:
             title += f", {feed.left_out} older ones left out"
-        self._entitle("#timeline", title, f"STALE: {stale}" if stale else feed.failure)
+        self._entitle("#timeline", title, f"STALE: {stale}" if stale else "CANNOT BE READ" if feed.failure else "")
 
-    def _nothing(self) -> tuple[str, str]:
+    def _nothing(self, width: int) -> list[Line]:
         feed = self.incidents
         if feed.failure:
-            return f"They cannot be read: {feed.failure}", "bad"
+            return refusal_lines(f"They cannot be read: {feed.failure}", feed.remedy, width)
         if feed.read_at is None:
-            return "Reading ...", "dim"
+            return [(("Reading ...", "dim"),)]
         if feed.incidents:
-            return f"None {'of the selected run' if self._shown == SHOWN[2] else 'stands'}; f shows others.", "good"
-        return "No incident: nothing that the newest runs recorded, and nothing about the machine.", "good"
+            which = "of the selected run" if self._shown == SHOWN[2] else "stands"
+            return [((f"None {which}; f shows others.", "good"),)]
+        told = "No incident: nothing that the newest runs recorded, and nothing about the machine."
+        return hanging(told, width, "good")
 
     def _paint_incident(self, now: float) -> None:
         one, glyphs = self._incident(), self.console.glyphs

@@ -230,6 +230,11 @@ class Table(Lines, can_focus=True):
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""
+        self._reveal()
+        # Lines that have only just come make it possible to scroll that far when they stand there.
+        self.call_after_refresh(self._reveal)
+
+    def _reveal(self) -> None:
         room = self.room.height - (1 if self._head else 0)
         if self.cursor is None or room < 1:
             return

@@ -137,16 +137,13 @@ class LogPlaces(LogReading):
 
     def _why_nothing(self) -> tuple[str, ...]:
         """What stands where there is no line to show."""
-        runs, document = self.runs, self._document
-        if runs.rows is None:
-            state = self.console.link.state
-            return (f"{self.console.link.name}: {plain(state)}", plain(state.remedy or ""))
-        if runs.selected is None:
-            return ("There is no run yet.", "", "0 opens Launch, where one is started.")
+        document, words = self._document, self.no_run()
+        if words:
+            return words
         if document is None:
             return ("This run has no logs yet." if self._read_at is not None else "Asking for the logs ...",)
         if document.size == 0:
-            row = runs.row
+            row = self.runs.row
             still = " yet; it appears here when it is" if row is not None and row.status == "running" else ""
             others = "< and > go to the others." if any(self._sizes.values()) else "1 shows what the run itself tells."
             return (f"Nothing was written to {plain(document.which.name)}{still}.", "", others)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import on, work
 
@@ -53,8 +54,12 @@ class LogReading(Room):
         return self.query_one("#log", LogView)
 
     def _say(self, error: Eagle3opsError) -> None:
-        self._error = plain(error.what) + (f"; {plain(error.remedy)}" if error.remedy else "")
+        told, before = plain(error.what) + (f"; {plain(error.remedy)}" if error.remedy else ""), self._error
+        self._error = told
         self._show_status()
+        if told != before and cell_len(told) + 2 > self._view.size.width:
+            # The line below the log has no room for it, and what to do stands at its end.
+            self.notify(plain(error), title="Logs", severity="error", markup=False)
 
     def _show_status(self) -> None:
         """Something that the status tells has changed."""

@@ -50,6 +50,13 @@ def cell(text: str, width: int, glyphs: Glyphs, *, right: bool = False) -> str:
     return " " * (width - length) + text if right else text + " " * (width - length)
 
 
+def refusal_lines(what: str, remedy: str, width: int) -> list[Line]:
+    """What stands in the way and what to do about it, on as many lines as that takes."""
+    told = [(piece, "bad") for piece in textwrap.wrap(what, max(8, width))]
+    told += [(piece, "plain") for piece in textwrap.wrap(f"→ {remedy}" if remedy else "", max(8, width))]
+    return [(part,) for part in told]
+
+
 def amount(value: float | None, unit: str) -> str:
     """`97 %`; `-` for what is not known."""
     return ABSENT if value is None else f"{value:,.0f} {unit}"
@@ -58,6 +65,11 @@ def amount(value: float | None, unit: str) -> str:
 def size(value: float | None) -> str:
     """`1.4 GiB`; `-` for what is not known."""
     return ABSENT if value is None else human_bytes(value)
+
+
+def hanging(text: str, width: int, look: str = "plain") -> list[Line]:
+    """Words over as many lines as they take; the later ones stand further in."""
+    return [((piece, look),) for piece in textwrap.wrap(text, max(12, width), subsequent_indent="  ")]
 
 
 def rate(value: float | None) -> str:
@@ -93,9 +105,8 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
     if snapshot is None:
         return (), []
     if not snapshot.gpus:
-        lines: list[Line] = [((f"No GPU: {snapshot.absent or 'the reason is not known'}", "warn"),)]
-        told = textwrap.wrap(snapshot.remedy, max(8, width - 2), break_on_hyphens=False) if snapshot.remedy else []
-        return (), [*lines, *(((f"  {part}", "plain"),) for part in told)]
+        lines = hanging(f"No GPU: {snapshot.absent or 'the reason is not known'}", width, "warn")
+        return (), lines + (hanging(f"{glyphs.arrow} {snapshot.remedy}", width) if snapshot.remedy else [])
     widths = _gpu_widths(snapshot, width)
     top = machine.power_top()
     seconds = f"{widths.util_history * CELL_S:.0f} s"

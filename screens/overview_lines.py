@@ -1,5 +1,6 @@
 """How are runs, events, hosts and what waits for a person put into lines of a given width?"""
 
+import shlex
 import textwrap
 import time
 from collections.abc import Sequence
@@ -41,20 +42,21 @@ def run_lines(rows: Sequence[RunRow], width: int, glyphs: Glyphs, now: float, *,
 
 
 def hosts_line(
-    name: str, state: LinkState, read: float | None, others: Sequence[str], width: int, glyphs: Glyphs
+    name: str, state: LinkState, way: str, read: float | None, others: Sequence[str], width: int, glyphs: Glyphs
 ) -> Line:
     """The host that is looked at, how the line to it stands, when it was read, and which others there are.
 
     Args:
         name: the host's name.
         state: of the line to it.
+        way: its kind, or another word for a line that stands and brings nothing.
         read: seconds since the runs were last read; None when they never were.
         others: names of the hosts that one could switch to.
         width: cells.
         glyphs: for what is cut.
     """
-    sign, look = _LINK.get(state.kind, ("?", "plain"))
-    word = state.kind if state.kind != "waiting" else "not connected"
+    sign, look = _LINK.get(way, _LINK["waiting"])
+    word = way if way != "waiting" else "not connected"
     age_told = "" if read is None or read < 3.0 else f", read {age(read)} ago"
     front: Line = ((f"{sign} ", look), (plain(name), "head"), (f" {word}{age_told}", look))
     why = f": {plain(state.why)}" if state.why and state.kind != "connected" else ""
@@ -133,14 +135,14 @@ def matter_lines(found: Sequence[Matter], width: int, glyphs: Glyphs) -> list[Li
 def no_runs_lines(name: str, where: str, rooted: bool, width: int) -> list[Line]:
     """What to do where there is no run yet."""
     host = "" if name == "local" else f" --host {name}"
-    root = f" --root {where}" if rooted else ""
+    root = f" --root {shlex.quote(where)}" if rooted else ""
     on = "" if name == "local" else f" on {name}"
     told: list[tuple[str, str]] = [
         (f"No runs in {where}{on} yet.", "head"),
         ("", "plain"),
         (
-            "0 opens Launch, where one is filled in and started. Or start the demonstration in another terminal; "
-            "it takes some minutes and appears here:",
+            "0 opens Launch, where a pipeline is filled in and started. Or start the demonstration in another "
+            "terminal; it takes some minutes and appears here:",
             "plain",
         ),
         ("", "plain"),

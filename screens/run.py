@@ -236,7 +236,7 @@ class Run(RunReading):
         if self.tab == "artifacts" and not self.artifacts_read:
             return "Reading ..."
         words = {
-            "processes": "No process was started yet, or an older eagle3ops started them.",
+            "processes": self.lacking or "No process was started yet, or an older eagle3ops started them.",
             "metrics": "No figure was reported yet.",
             "artifacts": "No stage has made anything yet.",
             "verdicts": "Nothing was judged yet.",

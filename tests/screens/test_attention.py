@@ -150,7 +150,9 @@ def test_whatever_is_answered_is_shown_or_left_out(
     lines = [
         *matter_lines(waiting, width, glyphs),
         *run_lines(rows, max(24, width), glyphs, NOW, stale=False),
-        hosts_line("gpu", LinkState("waiting", why=str(answer)[:50]), 9.0, ["a", "b"], max(24, width), glyphs),
+        hosts_line(
+            "gpu", LinkState("waiting", why=str(answer)[:50]), "waiting", 9.0, ["a", "b"], max(24, width), glyphs
+        ),
         *([status_line(detail(rows[0], cause="c" * 200), NOW, max(24, width), glyphs)] if rows else []),
     ]
     for line in lines:

@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from eagle3ops.screens.help import Help
 from eagle3ops.screens.overview import Overview
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.settings import config_file, resolve
+from eagle3ops.watchdog.incident import Incident
 
 RUN = "20261130-054512-demo-bbbb"
 SECRET = "hf_" + "A1b2C3d4E5f6G7h8"
@@ -255,6 +257,31 @@ async def test_an_ending_rings_and_runs_the_command(root: Path, tmp_path: Path) 
             "failed\n5 opens Incidents."
         ]
     assert out.read_text() == f"{RUN},demo-bbbb,failed,local"
+    assert rung == [1]
+
+
+async def test_a_run_that_falls_silent_rings_and_runs_the_command_once(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "told"
+    program = (
+        "import os, sys; open(sys.argv[1], 'a').write("
+        "','.join(os.environ['EAGLE3OPS_' + n] for n in ('RUN', 'NAME', 'STATUS', 'HOST')) + ';')"
+    )
+    command = json.dumps([sys.executable, "-c", program, str(out)])
+    app = with_settings(root, f"schema: 1\nnotify: {{command: {command}}}\n")
+    rung: list[int] = []
+    app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
+    told = "train has said nothing for 2 min 05 s"
+    quiet = Incident(id="1", kind="silent", severity="warn", title=told, first=1.0, last=126.0, run=RUN)
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, "● demo-bbbb")
+        app._incident_came(quiet)
+        app._incident_came(replace(quiet, id="2", kind="warning"))
+        await until(pilot, "has said nothing")
+        for _ in range(200):
+            if out.is_file() and out.read_text():
+                break
+            await pilot.pause(0.05)
+    assert out.read_text() == f"{RUN},demo-bbbb,silent,local;"
     assert rung == [1]
 
 

@@ -23,6 +23,7 @@ from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.ledger import Ledger
 from eagle3ops.screens.ledger_book import ORDERS, Book, LedgerRow, matcher, read_row
 from eagle3ops.screens.ledger_lines import comparison_lines, detail_lines, table_head, table_line, when_words
+from eagle3ops.screens.note_drafts import NoteDrafts
 from eagle3ops.settings import resolve
 
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;eA==\x07 \u202e"
@@ -111,20 +112,32 @@ async def test_the_run_under_the_cursor_is_the_one_in_the_other_rooms(root: Path
 
 
 async def test_a_note_that_is_given_up_is_not_lost_and_one_that_is_saved_is_shown(root: Path) -> None:
-    app = ConsoleApp(str(root))
-    async with app.run_test(size=(100, 30)) as pilot:
+    run = "20261130-034512-broken-dddd"
+    kept = NoteDrafts("local", str(root))
+    async with ConsoleApp(str(root)).run_test(size=(100, 30)) as pilot:
         await pilot.press("9")
         await until(pilot, "4 runs by newest")
         await pilot.press("end", "n")
-        await until(pilot, "A note on 20261130-034512-broken-dddd")
-        await pilot.press(*"less memory", "escape")
+        await until(pilot, f"A note on {run}")
+        await pilot.press(*"less memory")
+        while kept.read(run).get("hypothesis") != "less memory":
+            await pilot.pause(0.05)
+        # As if the console was killed: nobody has left the form.
+    async with ConsoleApp(str(root)).run_test(size=(100, 30)) as pilot:
+        await pilot.press("9")
+        await until(pilot, "4 runs by newest")
+        await pilot.press("end", "n")
+        await until(pilot, "less memory")
+        await pilot.press("tab", *"half", "escape")
         await pilot.pause()
         await pilot.press("n")
-        await until(pilot, "less memory")
+        await until(pilot, "less memory", "half")
         await pilot.press("tab", "tab", *"it fits", "enter")
         await until(pilot, "hypothesis: less memory", "outcome: it fits")
-        (note,) = notes_of(RunDirectory(root / "runs" / "20261130-034512-broken-dddd"))
+        (note,) = notes_of(RunDirectory(root / "runs" / run))
         assert (note["hypothesis"], note["outcome"]) == ("less memory", "it fits")
+        while kept.read(run):
+            await pilot.pause(0.05)
 
 
 async def test_deleting_wants_the_name_and_spares_what_runs(root: Path) -> None:

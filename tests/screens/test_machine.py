@@ -139,7 +139,7 @@ def test_the_state_of_each_gpu_is_in_words(width: int) -> None:
 
 def test_no_gpu_has_a_reason_and_a_remedy() -> None:
     machine = machine_of(sample(gpu_absent="no NVIDIA driver library", gpu_remedy="install the driver"))
-    assert text(gpu_table(machine, 78, BLOCKS)[1]) == "No GPU: no NVIDIA driver library\n  install the driver"
+    assert text(gpu_table(machine, 78, BLOCKS)[1]) == "No GPU: no NVIDIA driver library\n→ install the driver"
     assert text(strip_lines(machine, 78, "", BLOCKS)).rstrip() == "GPUs: no NVIDIA driver library"
 
 

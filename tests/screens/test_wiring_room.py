@@ -156,7 +156,7 @@ async def test_ascii_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "demo-bbbb")
         await pilot.press("6")
-        await until(pilot, "x FAIL", "x seg 2", "+ seg 0")
+        await until(pilot, "x FAIL", "x seg 2", "v seg 0")
         assert shown(app).isascii()
         await pilot.press("y")
         for _ in range(100):
