@@ -16,6 +16,9 @@ from eagle3ops.words import plain
 
 WIDE = 130
 """From this width on map and fingerprints stand side by side."""
+GAP = 4
+PRINTS = 63
+"""Cells of a row of fingerprints."""
 MAP = 91
 """Cells of a map with all names written out."""
 LOW = 30
@@ -178,12 +181,12 @@ def wiring_lines(
     width = max(20, width)
     top = verdict_lines(view, width, signs, now, short=height < LOW and width < WIDE)
     if width >= WIDE:
-        left = MAP if width >= MAP + 64 else (width - 4) * 11 // 20
+        left = min(MAP, width - GAP - PRINTS)
         below = max(LEAST_MAP, height - len(top) - 1)
         map_ = map_lines(view, left, 10_000 if unfolded else below, glyphs)
-        room = width - 4 - left
+        room = width - GAP - left
         right = [*fingerprint_lines(view, room, signs, glyphs), *needed_lines(view, room), ()]
-        return [*top, (), *beside(map_, [*right, *name_lines(view, room, glyphs)], left, 4)]
+        return [*top, (), *beside(map_, [*right, *name_lines(view, room, glyphs)], left, GAP)]
     prints = fingerprint_lines(view, width, signs, glyphs)
     names = [*name_lines(view, width, glyphs), (), *needed_lines(view, width)]
     rest = height - len(top) - len(prints) - 2
@@ -367,11 +370,16 @@ def fingerprint_lines(view: WiringView, width: int, signs: Signs, glyphs: Glyphs
         mark, look = (f"{signs.yes} PASS", "good") if side.passed else (f"{signs.no} FAIL", "bad")
         lines.append(((cell(side.name or "side", max(1, width - 8), glyphs).rstrip(), "plain"), (f"  {mark}", look)))
         for segment in side.segments:
-            cells = [
-                f"{segment.number:>4}", f"{_id(segment.trained):>7}", f"{_id(segment.served):>6}",
-                f"{_figure(segment.error):>8}", f"{_margin(segment):>8}", f"{_id(segment.runner_up):>5}",
-                f"{'-' if segment.cosine is None else f'{segment.cosine:.5f}':>8}",
-            ]  # fmt: skip
+            figures = (
+                (str(segment.number), 4),
+                (_id(segment.trained), 7),
+                (_id(segment.served), 6),
+                (_figure(segment.error), 8),
+                (_margin(segment), 8),
+                (_id(segment.runner_up), 5),
+                (_cosine(segment.cosine), 8),
+            )
+            cells = [cell(text, room, glyphs, right=True) for text, room in figures]
             word = f"{signs.yes} same" if segment.passed else f"{signs.no} differs"
             if not segment.passed and segment.served == segment.trained:
                 word = "? unclear"
@@ -401,6 +409,11 @@ def needed_lines(view: WiringView, width: int) -> list[Line]:
     if view.probes is not None and view.probe_tokens is not None:
         told += f" {view.probes} probes of up to {view.probe_tokens} tokens."
     return [((piece, "dim"),) for piece in wrapped(told, width)]
+
+
+def _cosine(value: float | None) -> str:
+    """Five places; what no cosine can be is not spelled out."""
+    return "-" if value is None else f"{value:.5f}" if abs(value) <= 1.001 else "?"
 
 
 def _id(value: int | None) -> str:
