@@ -7,7 +7,8 @@ from rich.cells import cell_len
 
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.machine_tables import Line
-from eagle3ops.screens.pipeline_graph import MARKS, graph_lines, mark, now_line, verdict_lines
+from eagle3ops.screens.pipeline_graph import graph_lines, now_line, verdict_lines
+from eagle3ops.screens.status_marks import MARKS, mark
 from eagle3ops.screens.watching import StageRow
 from eagle3ops.words import plain
 
