@@ -73,8 +73,9 @@ class Room(ConsoleScreen[None]):
     @property
     def visible_now(self) -> bool:
         """Whether any of it can be seen; painting what is covered would cost the line to the terminal, for nobody."""
-        screen = self.app.screen
-        return screen is self or (screen.is_modal and self in self.app.screen_stack)
+        stack = self.app.screen_stack
+        # While the console closes, there may be no screen any more but still a timer.
+        return bool(stack) and (stack[-1] is self or (stack[-1].is_modal and self in stack))
 
     def compose(self) -> ComposeResult:
         """The panes between the rows that all rooms have."""

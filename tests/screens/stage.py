@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from failing import DONE, FAILED, fail
+from failing import DONE as DONE
+from failing import FAILED as FAILED
+from failing import fail
 from textual.widgets import Input
 
 from eagle3ops.hosts.transport import Channel, Transport
