@@ -281,7 +281,7 @@ async def test_the_palette_and_a_run_without_logs(no_logs: Path) -> None:
     async with console(folder).run_test(size=(80, 24)) as pilot:
         await until(pilot, "demo-bbbb")
         overview = pilot.app.screen
-        assert "Logs" in {command.title for command in pilot.app.get_system_commands(overview)}
+        assert "Logs (key 3)" in {command.title for command in pilot.app.get_system_commands(overview)}
         await pilot.press("o")
         await until(pilot, "This run has no logs yet.")
         titles = {command.title for command in pilot.app.get_system_commands(pilot.app.screen)}

@@ -92,7 +92,7 @@ ROW = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(ROW, max_size=9), st.integers(0, 200), st.sampled_from([BLOCKS, ASCII]), st.booleans())
 def test_nothing_is_too_wide_and_nothing_breaks(rows: list[StageRow], width: int, glyphs: object, boxed: bool) -> None:
     assert isinstance(glyphs, type(BLOCKS))
