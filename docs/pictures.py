@@ -60,6 +60,7 @@ class Picture:
 
 
 MORE = (
+    Picture("metrics", "run", ["m"], ["loss"], "What the training says of itself"),
     Picture("help", "overview", ["question_mark"], ["search: a key"], "Every key, and what it does"),
     Picture("palette", "overview", ["ctrl+p"], ["Search for commands"], "The command palette"),
 )

@@ -1,6 +1,6 @@
 """What does each GPU and each process do, and how old is what is said of it?"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.cells import chop_cells
@@ -12,12 +12,15 @@ from textual.widget import Widget
 from eagle3ops.screens.base import named
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import glyphs_of
-from eagle3ops.screens.lines import Lines, Table
+from eagle3ops.screens.lines import Drawn, Lines, Table
 from eagle3ops.screens.machine import ProcessRow
 from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, host_lines
 from eagle3ops.screens.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.process_tree import ORDERS, Branch, tree
 from eagle3ops.screens.room import Room
+
+PROCESSES_S = 0.9
+"""Between two paintings of the processes: hundreds of lines, and nobody reads them twice a second."""
 
 LOW = 30
 """On a terminal of fewer rows the panes around the processes are cut down."""
@@ -45,6 +48,9 @@ class GpusScreen(Room):
         self._branches: list[Branch] = []
         self._selected: str | None = None
         self._drawn: tuple[object, ...] = ()
+        self._processes_drawn: tuple[object, ...] = ()
+        self._processes_of = -1
+        self._processes_at = 0.0
         self._titles: dict[str, str] = {}
 
     @property
@@ -69,21 +75,26 @@ class GpusScreen(Room):
         self.set_class(self.app.size.height < LOW, "low")
 
     def look(self) -> None:
-        """Draw the last sample, if there is anything new about it."""
+        """Draw the last sample, if there is anything new about it; the processes, which are many, less often."""
         machine, stale = self._feed.machine, self._feed.stale
-        # Figures once a second, which is how often one can read them; a state that changes does not wait.
-        states = tuple(gpu.words for gpu in machine.snapshot.gpus) if machine.snapshot is not None else None
-        second = int(self._feed.clock()) if machine.version > 2 else -machine.version
-        seen = (states, second, stale, machine.failure)
-        state = (*seen, self.size, self._order, self._selected, self._widths())
-        if state == self._drawn or not self.query_one("#gpus").size.width:
+        if not self.query_one("#gpus").size.width:
             return
-        self._drawn = state
+        told = (stale, machine.failure, self.size, self._widths(), self.app.theme)
+        sample = (machine.version, *told)
+        if sample != self._drawn:
+            self._drawn = sample
+            if machine.snapshot is None:
+                self._draw_nothing()
+            else:
+                self._draw_machine(stale)
         if machine.snapshot is None:
-            self._draw_nothing()
             return
-        self._draw_machine(stale)
-        self._draw_processes(stale)
+        wanted, now = (*told, self._order, self._selected), self._feed.clock()
+        old = self._processes_of != machine.version and not 0 <= now - self._processes_at < PROCESSES_S
+        if wanted != self._processes_drawn or old:
+            self._processes_of, self._processes_at = machine.version, now
+            self._draw_processes(stale)
+            self._processes_drawn = (*told, self._order, self._selected)
 
     def _widths(self) -> tuple[int, ...]:
         return tuple(self.query_one(name, Lines).room.width for name in ("#gpus", "#host", "#processes"))
@@ -120,10 +131,12 @@ class GpusScreen(Room):
             before = table.cursor or 0
             at = min(before, len(keys) - 1) if self._selected is not None else min(1, len(keys) - 1)
             self._selected = keys[at] if keys else None
-            self._drawn = ()
         cursor = keys.index(self._selected) if self._selected is not None else None
         width = table.room.width
-        lines = [process_line(branch, width, glyphs, stale=bool(stale)) for branch in self._branches]
+        branches = self._branches
+        lines: Sequence[Line] = Drawn(
+            len(branches), lambda at: process_line(branches[at], width, glyphs, stale=bool(stale))
+        )
         if not lines:
             lines = [(("No process of a run, and none on a GPU.", "dim"),)]
         count = len(snapshot.processes)

@@ -3,8 +3,8 @@
 Only the cells that changed are painted again, and a line changes its style a few times at most.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, overload
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -20,6 +20,34 @@ from eagle3ops.screens.base import named
 from eagle3ops.screens.machine_tables import Line
 
 LOOKS = ("plain", "dim", "head", "good", "warn", "bad", "history", "stale", "cursor")
+
+
+class Drawn(Sequence[Line]):
+    """Lines that are made when somebody looks at them: of hundreds, some dozens are seen."""
+
+    def __init__(self, count: int, draw: Callable[[int], Line]) -> None:
+        self._count = count
+        self._draw = draw
+        self._known: dict[int, Line] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Line: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Line]: ...
+
+    def __getitem__(self, at: int | slice) -> Line | Sequence[Line]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(self._count))]
+        if not -self._count <= at < self._count:
+            raise IndexError(at)
+        at %= self._count
+        if at not in self._known:
+            self._known[at] = self._draw(at)
+        return self._known[at]
 
 
 class Lines(ScrollView, can_focus=False):
@@ -41,7 +69,7 @@ class Lines(ScrollView, can_focus=False):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._head: Line = ()
-        self._lines: list[Line] = []
+        self._lines: Sequence[Line] = []
         self._styles: dict[str, Style] = {}
         self.cursor: int | None = None
 
@@ -52,7 +80,9 @@ class Lines(ScrollView, can_focus=False):
 
     def show(self, head: Line, lines: Sequence[Line], cursor: int | None = None) -> None:
         """Put these on the screen in place of those before."""
-        before, fresh, heading = self._lines, list(lines), 1 if head else 0
+        # A list may still grow in the hands of who made it; what is made on demand stays as it is.
+        fresh = lines if isinstance(lines, Drawn) else list(lines)
+        before, heading = self._lines, 1 if head else 0
         grows = self.styles.height is not None and self.styles.height.is_auto
         if bool(self._head) != bool(head) or (grows and len(fresh) != len(before)):
             self._head, self._lines, self.cursor = head, fresh, cursor
@@ -86,6 +116,18 @@ class Lines(ScrollView, can_focus=False):
             rows += -rows % 8
         if self.virtual_size.height != rows:
             self.virtual_size = Size(0, rows)
+
+    def line(self, at: int) -> Line:
+        """What a line says."""
+        return self._lines[at]
+
+    def line_at(self, event: events.MouseEvent) -> int | None:
+        """The line under the mouse; None for the heading, the frame, and below the last line."""
+        inside = event.get_content_offset(self)
+        if inside is None or (self._head and inside.y == 0):
+            return None
+        at = inside.y - (1 if self._head else 0) + int(self.scroll_offset.y)
+        return at if 0 <= at < len(self._lines) else None
 
     def notify_style_update(self) -> None:
         """Another theme."""
@@ -185,14 +227,6 @@ class Table(Lines, can_focus=True):
         at = self.line_at(event)
         if at is not None:
             self._want(at)
-
-    def line_at(self, event: events.MouseEvent) -> int | None:
-        """The line under the mouse; None for the heading, the frame, and below the last line."""
-        inside = event.get_content_offset(self)
-        if inside is None or (self._head and inside.y == 0):
-            return None
-        at = inside.y - (1 if self._head else 0) + int(self.scroll_offset.y)
-        return at if 0 <= at < len(self._lines) else None
 
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""

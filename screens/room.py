@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from rich.text import Text
 from textual import events, work
-from textual.app import ComposeResult
+from textual.app import ComposeResult, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widget import Widget
@@ -73,9 +73,12 @@ class Room(ConsoleScreen[None]):
     @property
     def visible_now(self) -> bool:
         """Whether any of it can be seen; painting what is covered would cost the line to the terminal, for nobody."""
-        stack = self.app.screen_stack
-        # While the console closes, there may be no screen any more but still a timer.
-        return bool(stack) and (stack[-1] is self or (stack[-1].is_modal and self in stack))
+        try:
+            screen = self.app.screen
+        except ScreenStackError:
+            # The console is being left: its timers tick until the last moment.
+            return False
+        return screen is self or (screen.is_modal and self in self.app.screen_stack)
 
     def compose(self) -> ComposeResult:
         """The panes between the rows that all rooms have."""

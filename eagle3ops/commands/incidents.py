@@ -3,8 +3,8 @@
 import sys
 from argparse import Namespace
 
+from eagle3ops.commands.desk import LOCAL, Desk
 from eagle3ops.commands.output import when, write, write_json
-from eagle3ops.commands.runs import LOCAL, Desk
 from eagle3ops.errors import ExitCode
 from eagle3ops.words import elsewhere, plain
 

@@ -5,8 +5,8 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eagle3ops.commands.desk import Desk
 from eagle3ops.commands.output import when, write, write_json
-from eagle3ops.commands.runs import Desk
 from eagle3ops.errors import ExitCode
 from eagle3ops.words import human_bytes, plain
 

@@ -4,49 +4,21 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from eagle3ops import locations
+from eagle3ops.commands.desk import LOCAL, Desk
 from eagle3ops.commands.jobs import follow, read_pipeline, take_up_again
 from eagle3ops.commands.output import table, when, write, write_json
 from eagle3ops.errors import ExitCode, Refused, RequestError
-from eagle3ops.runs.directory import RunDirectory, find_run, runs_folder
+from eagle3ops.runs.directory import find_run
 from eagle3ops.runs.job import Forecast, load_registry
 from eagle3ops.runs.planning import total
 from eagle3ops.spec.load import dump_pipeline, require_known_names
 from eagle3ops.spec.schema import json_schema
 from eagle3ops.words import human_bytes, human_seconds, plain
 
-LOCAL = "local"
 CANCEL_WAIT_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """Who answers questions about runs: this machine's own root, or the agent of a host."""
-
-    host: str
-    root: str | None
-
-    def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """The answer to one op of the agent's table; asked in this process where the host is this one."""
-        if self.host != LOCAL:
-            from eagle3ops.commands import remote
-
-            return remote.ask(self.host, self.root, op, **arguments)
-        from eagle3ops.hosts.agent.ops_runs import here
-        from eagle3ops.operations import OPERATIONS
-
-        return dict(OPERATIONS[op].call(here(self.root), **arguments))
-
-    def command(self, verb: str, run_id: str) -> str:
-        """The command line that does `verb` to a run."""
-        if self.host == LOCAL:
-            return RunDirectory(runs_folder(locations.root(self.root)) / run_id).command(verb)
-        from eagle3ops.commands.remote import command
-
-        return command(verb, run_id, self.host, self.root)
 
 
 def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides: Sequence[str], *, json: bool) -> int:
@@ -243,10 +215,15 @@ def _diff(desk: Desk, first: str, second: str, *, json: bool) -> int:
         return ExitCode.DONE
     for section, entries in found.items():
         for name, (one, two) in entries.items():
-            write(f"{section}  {plain(name)}: {plain(one)} -> {plain(two)}")
+            write(f"{section}  {plain(name)}: {_value(one)} -> {_value(two)}")
     if not any(found.values()):
         write("no differences")
     return ExitCode.DONE
+
+
+def _value(found: object) -> str:
+    """As long as a person reads it; `--json` has all digits."""
+    return "-" if found is None else f"{found:.6g}" if isinstance(found, float) else plain(found)
 
 
 def _gc(desk: Desk, args: Namespace, *, json: bool) -> int:
