@@ -10,22 +10,11 @@ from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.ledger_book import LedgerRow
 from eagle3ops.screens.machine import mapping
 from eagle3ops.screens.machine_tables import ABSENT, Line, cell
+from eagle3ops.screens.status_marks import mark
 from eagle3ops.screens.watching import age
 from eagle3ops.screens.wrapping import wrapped
 from eagle3ops.words import human_seconds, plain
 
-MARKS = {
-    "running": ("●", "history"),
-    "done": ("✓", "good"),
-    "reused": ("✓", "good"),
-    "failed": ("✗", "bad"),
-    "damaged": ("✗", "bad"),
-    "verdict FAIL": ("!", "bad"),
-    "cancelled": ("■", "warn"),
-    "interrupted": ("◌", "warn"),
-    "created": ("·", "dim"),
-    "deleted": ("·", "dim"),
-}
 SHORT = {"verdict FAIL": "FAIL"}
 """Where the whole word does not fit."""
 NARROW = 70
@@ -43,11 +32,6 @@ SECTIONS = {
 """What they are called, in the order in which they are shown."""
 
 
-def mark_of(status: str) -> tuple[str, str]:
-    """Glyph and look of a status."""
-    return MARKS.get(status, ("?", "plain"))
-
-
 def table_head(width: int, glyphs: Glyphs) -> Line:
     """The heading over the rows."""
     return ((" ".join(_columns(["", "status", "run", "ended", "took", "accept", "speedup", "wiring"],
@@ -56,7 +40,7 @@ def table_head(width: int, glyphs: Glyphs) -> Line:
 
 def _columns(short: Sequence[str], more: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
     """The cells of one row; those of `more` where there is room for them."""
-    mark, status, run, when, took, accept, speedup, wiring = short
+    sign, status, run, when, took, accept, speedup, wiring = short
     created, job, verdicts, notes = more
     fixed = [
         cell(when, 10, glyphs, right=True),
@@ -65,7 +49,7 @@ def _columns(short: Sequence[str], more: Sequence[str], width: int, glyphs: Glyp
         cell(speedup, 7, glyphs, right=True),
         cell(wiring, 6, glyphs),
     ]
-    left = [cell(mark, 1, glyphs), cell(status, 14 if width >= WIDE else 13, glyphs)]
+    left = [cell(sign, 1, glyphs), cell(status, 14 if width >= WIDE else 13, glyphs)]
     if width >= WIDE:
         fixed = [cell(created, 16, glyphs), *fixed, cell(verdicts, 10, glyphs)]
         left.append(cell(job, 9, glyphs))
@@ -79,7 +63,7 @@ def _columns(short: Sequence[str], more: Sequence[str], width: int, glyphs: Glyp
 
 def table_line(row: LedgerRow, width: int, glyphs: Glyphs, when: str, *, marked: bool, chosen: bool) -> Line:
     """One run in the table; `when` as `when_words` says."""
-    glyph, look = mark_of(row.status)
+    glyph, look = mark(row.status)
     wiring = {None: ABSENT, True: "✓ PASS", False: "✗ FAIL"}[row.wiring]
     count = len(row.verdicts)
     verdicts = f"{count - len(row.failed)}/{count} PASS" if count else ABSENT
@@ -151,7 +135,7 @@ def detail_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, widt
         width: of the lines.
         glyphs: to draw with.
     """
-    glyph, look = mark_of(row.status)
+    glyph, look = mark(row.status)
     said = f"  job {row.job}" if row.job else ""
     said += f"  created {_stamp(row.created)}" if row.created else ""
     said += f"  took {human_seconds(row.took)}" if row.took is not None else ""
@@ -161,7 +145,7 @@ def detail_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, widt
     if row.cause:
         lines += _wrapped(row.cause, width, "bad" if row.status in ("failed", "damaged", "verdict FAIL") else "plain")
     if row.stages:
-        lines += _flow([(f"{mark_of(status)[0]} {name}", mark_of(status)[1]) for name, status in row.stages], width, 2)
+        lines += _flow([(f"{mark(status)[0]} {name}", mark(status)[1]) for name, status in row.stages], width, 2)
     lines += _note_lines(row, notes, width)
     if row.verdicts:
         lines += _flow([(f"{'✓ PASS' if passed else '✗ FAIL'} {name}", "good" if passed else "bad")

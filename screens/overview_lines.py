@@ -11,7 +11,8 @@ from eagle3ops.hosts.link import LinkState
 from eagle3ops.screens.attention import Matter
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import Line, cell
-from eagle3ops.screens.pipeline_graph import cut, mark
+from eagle3ops.screens.pipeline_graph import cut
+from eagle3ops.screens.status_marks import mark
 from eagle3ops.screens.watching import QUIET_S, RunDetail, RunRow, age
 from eagle3ops.words import plain
 

@@ -11,21 +11,9 @@ from eagle3ops.screens.machine import ProcessRow
 from eagle3ops.screens.machine_tables import ABSENT, WIDE, Line, amount, cell, size
 from eagle3ops.screens.process_table import STATES
 from eagle3ops.screens.run_parts import Live, ProcessEntry
+from eagle3ops.screens.status_marks import mark
 from eagle3ops.screens.watching import QUIET_S, RunDetail, StageRow, age
 from eagle3ops.words import human_seconds, plain
-
-MARKS = {
-    "running": ("●", "history"),
-    "done": ("✓", "good"),
-    "reused": ("✓", "good"),
-    "failed": ("✗", "bad"),
-    "verdict FAIL": ("!", "bad"),
-    "cancelled": ("■", "warn"),
-    "interrupted": ("◌", "warn"),
-    "waiting": ("·", "dim"),
-    "created": ("·", "dim"),
-}
-"""Status -> mark and look."""
 
 COLUMNS = 105
 """From this width on a stage's pace has a column of its own."""
@@ -33,8 +21,8 @@ COLUMNS = 105
 
 def marked(status: str) -> tuple[str, str]:
     """`● running` and its look."""
-    mark, look = MARKS.get(status, ("?", "warn"))
-    return f"{mark} {status}", look
+    sign, look = mark(status)
+    return f"{sign} {status}", look
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:

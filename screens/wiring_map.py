@@ -17,10 +17,10 @@ from eagle3ops.words import plain
 WIDE = 130
 """From this width on map and fingerprints stand side by side."""
 GAP = 4
-PRINTS = 63
-"""Cells of a row of fingerprints."""
 MAP = 91
 """Cells of a map with all names written out."""
+PRINTS = 61
+"""Cells of a row of fingerprints, its word at the end; the map gives way to it."""
 LOW = 30
 """In a pane of fewer rows the reason is put briefly."""
 LEAST_MAP = 8
@@ -181,7 +181,8 @@ def wiring_lines(
     width = max(20, width)
     top = verdict_lines(view, width, signs, now, short=height < LOW and width < WIDE)
     if width >= WIDE:
-        left = min(MAP, width - GAP - PRINTS)
+        most = width - GAP - PRINTS
+        left = min(MAP, most) if most >= MAP - 4 else min((width - GAP) * 11 // 20, most)
         below = max(LEAST_MAP, height - len(top) - 1)
         map_ = map_lines(view, left, 10_000 if unfolded else below, glyphs)
         room = width - GAP - left
@@ -326,6 +327,9 @@ def _map_row(
     line: list[tuple[str, str]] = [(front, "plain" if read else "dim")]
     for column in columns:
         text, look = column.get(k, ("", "plain"))
+        if cell_len(text) > side:
+            # What is wrong is said in a narrow column, too: `not served` becomes `not`, rather than `not s...`.
+            text = " ".join(text.split()[:2])
         line.append((cell(text, side, glyphs), look))
         line.append((" ", "plain"))
     return tuple(line[:-1])
@@ -364,14 +368,14 @@ def fingerprint_lines(view: WiringView, width: int, signs: Signs, glyphs: Glyphs
     if not view.sides:
         return [((cell(f"No fingerprints: {view.reason or 'there is no verdict'}", width, glyphs).rstrip(), "dim"),)]
     # How far it is to the next best, in rows of 80 cells as well.
-    head = f"{'seg':>4} {'trained':>7} {'found':>6} {'error':>8} {'margin':>8} {'next':>5} {'cosine':>8}  "
+    head = f"{'seg':>3} {'trained':>7} {'found':>6} {'error':>8} {'margin':>8} {'next':>5} {'cosine':>8} "
     lines: list[Line] = [((cell(head, width, glyphs), "head"),)]
     for side in view.sides:
         mark, look = (f"{signs.yes} PASS", "good") if side.passed else (f"{signs.no} FAIL", "bad")
         lines.append(((cell(side.name or "side", max(1, width - 8), glyphs).rstrip(), "plain"), (f"  {mark}", look)))
         for segment in side.segments:
             figures = (
-                (str(segment.number), 4),
+                (str(segment.number), 3),
                 (_id(segment.trained), 7),
                 (_id(segment.served), 6),
                 (_figure(segment.error), 8),
@@ -386,7 +390,7 @@ def fingerprint_lines(view: WiringView, width: int, signs: Signs, glyphs: Glyphs
             lines.append(
                 (
                     (" ".join(cells), "plain" if segment.passed else "bad"),
-                    (f"  {word}", "good" if segment.passed else "bad"),
+                    (f" {word}", "good" if segment.passed else "bad"),
                 )
             )
     if view.agreement is not None:

@@ -138,7 +138,7 @@ ENTRY = st.dictionaries(
 ANSWER = JSON | st.fixed_dictionaries({"incidents": st.lists(ENTRY), "drafters": st.lists(ENTRY)})
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(ROWS, ANSWER, JSON, st.integers(0, 170), st.sampled_from([BLOCKS, ASCII]))
 def test_whatever_is_answered_is_shown_or_left_out(
     rows: list[RunRow], answer: Any, disks: Any, width: int, glyphs: Any

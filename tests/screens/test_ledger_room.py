@@ -93,7 +93,7 @@ async def test_the_run_under_the_cursor_is_the_one_in_the_other_rooms(root: Path
     app = ConsoleApp(str(root))
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("9")
-        await until(pilot, "4 runs by newest")
+        await until(pilot, "4 runs by newest", "> going-cccc")
         assert app.runs.selected == "20261130-064512-going-cccc"
         await pilot.press("down", "1")
         await pilot.pause()
@@ -146,9 +146,10 @@ async def test_deleting_wants_the_name_and_spares_what_runs(root: Path) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("9")
         await until(pilot, "4 runs by newest")
+        await until(pilot, "> going-cccc")
         await pilot.press("D")
-        await pilot.pause(0.3)
-        assert "is running" in str([toast.message for toast in app._notifications])
+        while "is running" not in str([toast.message for toast in app._notifications]):
+            await pilot.pause(0.05)
         await pilot.press("end", "D")
         await until(pilot, f"Delete the run {folder.name}?", "go for good")
         await pilot.press(*"wrong", "enter")

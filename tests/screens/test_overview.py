@@ -312,7 +312,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.sampled_from(["status", "exit_code", "stages", "started", "ended", "job", "cause"]), json_values

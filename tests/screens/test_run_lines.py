@@ -115,7 +115,7 @@ CURVES = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     CURVES, SIZES, st.integers(0, 40), st.booleans(), st.sampled_from(["", "share", "bytes", "s", "x"]), st.booleans()
 )
@@ -169,7 +169,7 @@ def test_units(name: str, unit: str) -> None:
     assert unit_of(name) == unit
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.dictionaries(st.sampled_from(["processes", "left_out"]), JSON) | st.just({}), st.lists(JSON, max_size=3), SIZES
 )
@@ -183,7 +183,7 @@ def test_any_answer_about_processes(answer: dict[str, Any], rows: list[Any], wid
             check(process_detail(entry, None, None, "none", width, everything=True), width)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(JSON, SIZES)
 def test_any_answer_about_environments_artifacts_and_verdicts(answer: Any, width: int) -> None:
     row = {"path": "/a", "inside": answer, "note": answer, "bytes": answer, "stage": answer, "why": answer}
@@ -198,7 +198,7 @@ def test_any_answer_about_environments_artifacts_and_verdicts(answer: Any, width
     check(verdict_detail("stage/name", False, "why", {"deep": answer}, width), width)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.dictionaries(TEXT, JSON | st.dictionaries(TEXT, JSON), max_size=3), SIZES, st.sampled_from([ASCII, BLOCKS]))
 def test_any_state_of_a_run(stages: dict[str, Any], width: int, glyphs: Glyphs) -> None:
     facts = {"status": "running", "usage": stages, "error": "x", "seconds": 1, "started": 5, "cpu_seconds": 2}
