@@ -15,6 +15,7 @@ from eagle3ops.screens.incident_lines import (
     about_lines,
     choice_line,
     choices_of,
+    cut_evidence,
     timeline_head,
     timeline_line,
 )
@@ -25,8 +26,9 @@ from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.watchdog.incident import Incident, Remedy
 
-LOW = 30
+LOW = 40
 """On a terminal of fewer rows the lower panes get less."""
+LEAST = 24
 SHOWN = ("all", "those that stand", "of the selected run")
 
 
@@ -95,6 +97,7 @@ class Incidents(RunDeeds):
     def on_resize(self, event: events.Resize) -> None:
         """Another size makes other lines."""
         self.set_class(self.app.size.height < LOW, "low")
+        self.set_class(self.app.size.height < LEAST, "least")
         super().on_resize(event)
 
     def on_screen_resume(self) -> None:
@@ -181,7 +184,6 @@ class Incidents(RunDeeds):
         width = max(1, about.room.width)
         place = ", ".join(part for part in (one.run or "the machine", one.stage) if part) if one is not None else ""
         self._entitle("#incident", place or "No incident is selected")
-        about.show((), about_lines(one, width, now) if one is not None else [])
         before = self._choices[self._choice] if self._choice < len(self._choices) else None
         self._choices = choices_of(one) if one is not None else []
         if one is None or one.id != self._chosen_of:
@@ -192,6 +194,8 @@ class Incidents(RunDeeds):
             # What can be done may have become more or less; the cursor stays on what it was on.
             self._choice = self._choices.index(before)
         self._choice = min(self._choice, max(0, len(self._choices) - 1))
+        told = cut_evidence(self._choices, self._choice, table.room.width)
+        about.show((), about_lines(one, width, now, told) if one is not None else [])
         self._entitle("#choices", "Evidence, and → what can be done")
         lines = [choice_line(choice, table.room.width, glyphs, read_only=self.read_only) for choice in self._choices]
         follow = self._choice != table.cursor

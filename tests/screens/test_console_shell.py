@@ -272,7 +272,7 @@ async def test_the_worst_is_confirmed_by_name(root: Path) -> None:
             ask()
             await until(pilot, "Type 2026", "Keep")
             await pilot.press("enter", *"demo", "enter")
-            await pilot.pause()
+            await until(pilot, f"That is not {RUN}")
             assert len(answers) == int(wanted)
             assert app.screen.query_one("#yes", Button).disabled
             app.screen.query_one(Input).value = typed

@@ -216,6 +216,23 @@ def test_a_book_learns_what_changed_and_forgets_with_the_generation() -> None:
     assert list(book.rows) == ["z"]
 
 
+def test_a_narrow_ledger_cuts_neither_a_stage_nor_a_status() -> None:
+    names = ("fetch", "generate", "extract", "train", "serve", "verify", "bench", "report")
+    one = row(status="verdict FAIL", stages=dict.fromkeys(names, "done"))
+    said = ["".join(text for text, _ in line) for line in detail_lines(one, None, 60, BLOCKS)]
+    assert all(any(f"✓ {name}" in line for line in said) for name in names)
+    assert max(map(cell_len, said)) <= 62
+    line = "".join(text for text, _ in table_line(one, 78, BLOCKS, "1 h ago", marked=False, chosen=False))
+    assert "! FAIL " in line
+    lost = row(status="interrupted", verdicts={"verify/wiring": False})
+    for width in (58, 78, 140):
+        parts = table_line(lost, width, BLOCKS, "1 h ago", marked=False, chosen=False)
+        line = "".join(text for text, _ in parts)
+        assert "◌ interrupted" in line
+        assert line.count("…") <= 1
+        assert ("✗ FAIL", "bad") in parts
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just(EVIL),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
