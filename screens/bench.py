@@ -251,6 +251,8 @@ class Bench(RunRoom):
         if self.read_only:
             self.notify("The console is read-only.", title=title, severity="warning", markup=False)
             return
+        if not self.may_order(title):
+            return
         try:
             answer = await self.runs.ask(op, **wish)
         except Eagle3opsError as error:

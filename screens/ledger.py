@@ -380,7 +380,7 @@ class Ledger(RunDeeds):
                 self.notify(told, title="The note cannot be kept while it is typed", severity="warning", markup=False)
 
     async def _write_note(self, run_id: str, said: dict[str, str]) -> bool:
-        if self.read_only:
+        if self.read_only or not self.may_order("The note was not added"):
             return False
         try:
             await self.runs.ask("runs.note", run=run_id, **said)
@@ -402,6 +402,8 @@ class Ledger(RunDeeds):
         if row.status == "deleted":
             self.notify("It was deleted already; its notes are kept.", severity="warning")
             return
+        if not self.may_order(title):
+            return
         try:
             would = await self.runs.ask("runs.delete", run=run_id)
             size = would.get("bytes")
@@ -416,7 +418,7 @@ class Ledger(RunDeeds):
                     no="Keep it",
                 )
             )
-            if not sure:
+            if not sure or not self.may_order(title):
                 return
             await self.runs.ask("runs.delete", run=run_id, delete=True)
         except Eagle3opsError as error:

@@ -119,6 +119,21 @@ class Room(ConsoleScreen[None]):
             return (f"{self.console.link.name}: {plain(state)}", plain(state.remedy or ""))
         return NO_RUN if self.runs.selected is None else ()
 
+    def may_order(self, title: str) -> bool:
+        """Whether something can be ordered of the host now; says why not.
+
+        The link would keep an order until the line is back, and carry out minutes later what nobody waits for any more.
+        """
+        link = self.console.link
+        if link.connected:
+            if self.runs.way == "silent":
+                told = f"{link.name} has not answered for a while; it is asked, and does it when it comes to."
+                self.notify(told, title=title, severity="warning", markup=False)
+            return True
+        told = f"{link.name}: {plain(link.state)}. Nothing was asked of it; ctrl+l tries the line now."
+        self.notify(told, title=title, severity="warning", markup=False)
+        return False
+
     def action_back(self) -> None:
         """To the room before."""
         self.run_worker(self.app.run_action("app.room_before"), exit_on_error=False)
@@ -208,6 +223,8 @@ class RunDeeds(Room):
         title = f"{verb.capitalize()} {run_id}"
         if self.read_only:
             self.notify("The console is read-only.", title=title, severity="warning", markup=False)
+            return
+        if not self.may_order(title):
             return
         try:
             if verb == "resume":

@@ -48,13 +48,13 @@ async def test_a_passphrase_is_asked_for_once_and_kept_for_reconnects(
         await until(pilot, "wrong; passphrase of")
         app.screen.query_one(Input).value = "open sesame"
         await pilot.press("enter")
-        await until(pilot, "big: connected", "✓ done", "use/joined")
+        await until(pilot, "big: connected", "✓ done", "PASS joined")
         assert server.signal_sessions(signal.SIGKILL)
         for _ in range(600):
             await pilot.pause(0.05)
             if app.link.connections == 2:
                 break
-        await until(pilot, "big: connected", "use/joined")
+        await until(pilot, "big: connected", "PASS joined")
         assert app.link.connections == 2
     assert "open sesame" not in "".join(
         path.read_text(errors="replace") for path in (tmp_path / "config").rglob("*") if path.is_file()
@@ -95,7 +95,7 @@ async def test_every_room_is_stale_while_the_line_is_down_or_the_agent_hangs(
     Registry().add(Host(name="big", address=parse_address(server.url()), python=python()))
     app = ConsoleApp(host="big", resolved=resolve({"refresh": 0.3}))
     app.link.pace = Pace(first=0.1, longest=0.3)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await until(pilot, "● big connected", "tiny")
         await every_room(pilot, stale=False)
         listener = server._listener()
@@ -105,6 +105,11 @@ async def test_every_room_is_stale_while_the_line_is_down_or_the_agent_hangs(
         assert server.signal_sessions(signal.SIGKILL)
         await every_room(pilot, stale=True)
         assert app.link.state.kind != "connected"
+        app.runs.select(FAILED)
+        await pilot.press("1", "r")
+        # Not kept until the line is back: by then nobody waits for it.
+        await until(pilot, "Nothing was asked of it")
+        app.runs.select(DONE)
         shutil.copytree(root / "runs" / DONE, root / "runs" / f"{DONE[:-4]}beef")
         listener.resume()
         await every_room(pilot, stale=False)
