@@ -162,7 +162,7 @@ class Incidents(RunDeeds):
         if follow:
             table.reveal()
         standing, count = len(feed.open), len(feed.incidents)
-        title = f"{standing} stand{'s' if standing == 1 else ''}, {count - standing} are over: {self._shown}"
+        title = f"{standing} stand{'s' if standing == 1 else ''}, {count - standing} over: {self._shown}"
         if feed.left_out:
             title += f", {feed.left_out} older ones left out"
         self._entitle("#timeline", title, f"STALE: {stale}" if stale else "CANNOT BE READ" if feed.failure else "")

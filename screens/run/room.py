@@ -248,12 +248,16 @@ class Run(RunReading):
         return live.by_pid.get(entry.pid) if live is not None and entry.pid and entry.state == "running" else None
 
     def _groups(self) -> list[Group]:
-        """Curves first, then single figures; among them those of the stage that runs first."""
+        """Curves first, then single figures; the stage that runs before others, then the training, loss before all."""
         watch = self.runs.watch
         groups = list(watch.series.groups.values()) if watch is not None else []
         stages = self.runs.detail.stages if self.runs.detail is not None else []
         running = next((stage.name for stage in stages if stage.status == "running"), "")
-        return sorted(groups, key=lambda group: (group.points < 2, group.stage != running))
+
+        def rank(group: Group) -> tuple[bool, bool, bool, bool]:
+            return group.points < 2, group.stage != running, group.stage != "train", "loss" not in group.name
+
+        return sorted(groups, key=rank)
 
     def _selected(self, rows: Iterable[Any], key: Callable[[Any], Any]) -> Any:
         wanted = self._cursors.get(self.tab)

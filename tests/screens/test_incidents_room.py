@@ -60,7 +60,7 @@ async def test_timeline_evidence_and_remedies(
     async with app.run_test(size=size) as pilot:
         await pilot.press("5")
         text = await until(
-            pilot, "1 stands, 1 are over", "✗ error", "open", "train failed: [bold red]x[/]", "→ take the run"
+            pilot, "1 stands, 1 over", "✗ error", "open", "train failed: [bold red]x[/]", "→ take the run"
         )
         assert "\x1b" not in text
         assert "Enter: train.log" in text or size == (80, 24)
