@@ -1,0 +1,246 @@
+"""What was the first cause? From the findings of all logs: one root, or a hang, or that nothing failed.
+
+In order: a fact of the kernel, compiler, loader or driver; the first exception; a watchdog or a wait without end; a
+process that a signal ended; what only follows from something else is a root of last resort.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from eagle3ops.errors import RequestError
+from eagle3ops.forensics.records import Finding, Reader
+from eagle3ops.forensics.scan import read_lines
+from eagle3ops.forensics.signatures import SILENT
+
+STRONG = 88
+"""From this weight on a line states a fact, and is believed before an exception that stands earlier."""
+TOGETHER = 8
+"""Facts of nearly the same weight: the earliest counts."""
+SHOWN = 1000
+"""Characters of a line that are shown."""
+DISCOUNTED = 20
+"""So many discounted lines are listed, the weightiest first; of the others the number is said."""
+GOES_ON = 3
+"""Lines of progress after which a trouble is taken to be over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The line that says why."""
+
+    file: str
+    offset: int
+    line_no: int
+    text: str
+    category: str
+    confidence: float
+    explanation: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discounted:
+    """A line that looks like a cause and is none."""
+
+    file: str
+    offset: int
+    line_no: int
+    text: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the logs say: `failure`, `hang`, `no_failure`, or `unknown` where there is nothing to read."""
+
+    verdict: str
+    root: Root | None
+    suspect_ranks: list[int]
+    discounted: list[Discounted]
+
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON knows it."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Candidate:
+    finding: Finding
+    name: str
+    log: Reader
+    time: float | None
+
+
+def diagnose_files(paths: Sequence[str | Path]) -> Diagnosis:
+    """The one cause in log files; RequestError where one cannot be read."""
+    readers = []
+    for number, path in enumerate(paths):
+        try:
+            with open(path, "rb") as stream:
+                readers.append((str(path), Reader().read(read_lines(stream, number))))
+        except OSError as error:
+            raise RequestError(
+                f"{path}: cannot be read: {error.strerror or error}", remedy="name log files that exist"
+            ) from error
+    return judge(readers)
+
+
+def diagnose_streams(streams: Iterator[tuple[str, BinaryIO]]) -> Diagnosis:
+    """The same for logs that are open, with their names."""
+    return judge([(name, Reader().read(read_lines(stream, n))) for n, (name, stream) in enumerate(streams)])
+
+
+def judge(logs: Sequence[tuple[str, Reader]]) -> Diagnosis:
+    """The cause in logs that have been read."""
+    candidates = [
+        _Candidate(finding, name, log, log.times.get(finding.line.offset)) for name, log in logs for finding in log.findings
+    ]
+    for candidate in candidates:
+        _settle(candidate)
+    root = _choose(candidates, several=len(logs) > 1)
+    discounted = _discounted(candidates, root)
+    if root is not None:
+        verdict = "hang" if root.finding.kind.role == "hang" or root.finding.kind.category == "nccl_timeout" else "failure"
+        return Diagnosis(verdict, _root(root, candidates), _suspects(root, candidates, logs), discounted)
+    silent = _silent(logs)
+    if silent is not None:
+        name, log = silent
+        line = log.course.phase
+        assert line is not None
+        found = Root(name, line.offset, line.number, line.text[:SHOWN], SILENT.category, 0.5, SILENT.explanation, SILENT.fix)
+        return Diagnosis("hang", found, [], discounted)
+    verdict = "no_failure" if any(log.course.lines for _, log in logs) else "unknown"
+    return Diagnosis(verdict, None, [], discounted)
+
+
+def _settle(candidate: _Candidate) -> None:
+    """Takes weight from what was overcome: the work went on, and came to its end or is still going."""
+    finding, course = candidate.finding, candidate.log.course
+    if finding.kind.role == "consequence":
+        return
+    went_on = course.progress - finding.progress
+    ended = [line for line in (course.finished, course.ready) if line is not None and line.offset > finding.line.offset]
+    troubles = any(
+        other.line.offset > finding.line.offset and other.kind.role == "consequence" and not other.mild and other.progress > finding.progress
+        for other in candidate.log.findings
+    ) if went_on >= GOES_ON or ended else True
+    if not troubles and (ended or went_on >= GOES_ON):
+        finding.mild = True
+        finding.weight -= 40
+        finding.why = "the work went on after it" + (" and came to its end" if course.finished in ended else "")
+
+
+def _order(candidate: _Candidate, several: bool) -> tuple[float, int, int]:
+    line = candidate.finding.line
+    time = candidate.time if several and candidate.time is not None else 0.0
+    return time, line.file, line.offset
+
+
+def _choose(candidates: Sequence[_Candidate], several: bool) -> _Candidate | None:
+    live = [candidate for candidate in candidates if not candidate.finding.mild]
+    if not live:
+        return None
+    usable = [candidate for candidate in candidates if not candidate.finding.mild or candidate.finding.weight >= STRONG - 12]
+    ordered = sorted(usable, key=lambda candidate: _order(candidate, several))
+    strong = [c for c in ordered if c.finding.kind.role == "root" and c.finding.weight >= STRONG]
+    if strong:
+        top = max(c.finding.weight for c in strong)
+        return next(c for c in strong if c.finding.weight >= top - TOGETHER)
+    live.sort(key=lambda candidate: _order(candidate, several))
+    for roles, least in (
+        (("root", "exception"), 60),
+        (("hang",), 60),
+        (("timeout",), 70),
+        (("signal",), 60),
+        (("timeout", "signal", "hang"), 50),
+        (("root", "exception", "error"), 35),
+    ):
+        found = [c for c in live if c.finding.kind.role in roles and c.finding.weight >= least]
+        if found:
+            heavy = max(c.finding.weight for c in found)
+            return next(c for c in found if c.finding.weight >= heavy - TOGETHER)
+    return None
+
+
+def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
+    finding = root.finding
+    base = {"root": 0.6, "exception": 0.5, "hang": 0.55, "timeout": 0.5, "signal": 0.45}.get(finding.kind.role, 0.3)
+    followed = any(
+        c.finding.kind.role == "consequence" and c.finding.line.offset > finding.line.offset for c in candidates
+    )
+    confidence = base + max(0.0, finding.weight - 60) / 120 + (0.08 if followed else 0.0)
+    line = finding.line
+    return Root(
+        root.name,
+        line.offset,
+        line.number,
+        line.text[:SHOWN],
+        finding.kind.category,
+        round(min(0.99, max(0.1, confidence)), 2),
+        finding.kind.explanation,
+        finding.kind.fix,
+    )
+
+
+def _suspects(root: _Candidate, candidates: Sequence[_Candidate], logs: Sequence[tuple[str, Reader]]) -> list[int]:
+    """Of a wait the ranks that did not report it; of a failure those that reported its cause."""
+    category = root.finding.kind.category
+    same = {
+        c.finding.rank
+        for c in candidates
+        if c.finding.rank is not None and c.finding.kind.category == category and c.finding.weight >= root.finding.weight - TOGETHER
+    }
+    if root.finding.kind.role not in ("timeout", "hang"):
+        return sorted(same)[:1024]
+    known: set[int] = set().union(*(log.course.ranks for _, log in logs))
+    world = max((log.course.world for _, log in logs), default=0)
+    if world > 1:
+        known |= set(range(min(world, 65536)))
+    return sorted(known - same)[:1024] if same else []
+
+
+def _silent(logs: Sequence[tuple[str, Reader]]) -> tuple[str, Reader] | None:
+    """A log that ends in the middle of a start."""
+    for name, log in logs:
+        course = log.course
+        if course.phase is not None and course.ready is None and course.finished is None:
+            return name, log
+    return None
+
+
+def _discounted(candidates: Sequence[_Candidate], root: _Candidate | None) -> list[Discounted]:
+    """What looks like a cause and is none, alike lines counted together."""
+    groups: dict[tuple[str, str], tuple[_Candidate, int]] = {}
+    for candidate in candidates:
+        finding = candidate.finding
+        if root is not None and finding.line is root.finding.line:
+            continue
+        key = finding.kind.category, _reason(finding, root)
+        first, count = groups.get(key, (candidate, 0))
+        groups[key] = first, count + 1
+    ranked = sorted(groups.items(), key=lambda item: -item[1][0].finding.weight)[:DISCOUNTED]
+    return [
+        Discounted(
+            c.name, c.finding.line.offset, c.finding.line.number, c.finding.line.text[:SHOWN], reason, count
+        )
+        for (_, reason), (c, count) in ranked
+    ]
+
+
+def _reason(finding: Finding, root: _Candidate | None) -> str:
+    if finding.why:
+        return finding.why
+    if root is None:
+        return "nothing ended because of it"
+    if finding.kind.category == root.finding.kind.category:
+        return "the same, said again or by another rank"
+    if finding.kind.role == "consequence":
+        return "follows from what failed before"
+    if finding.kind.role in ("timeout", "hang"):
+        return "others waited for what had failed"
+    if finding.kind.role == "signal":
+        return "how the process ended, not why"
+    return "comes after the cause, or says less about it"

@@ -1,0 +1,124 @@
+"""Which lines of a log, however long, are worth reading? Streams it in blocks; memory does not grow with the log.
+
+Whatever may speak of trouble, and what stands around it, is taken apart; of the rest lines are only counted. Of lines that
+differ in numbers only, the first ones are read: a log of one error said a million times is read as fast as a quiet one.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from eagle3ops.forensics.lines import Line, take_apart
+
+BLOCK = 1 << 20
+WHOLE = 1 << 20
+"""A log of up to so many bytes is read in full."""
+HEAD, TAIL = 64 << 10, 256 << 10
+"""Bytes at the beginning and at the end that are always read."""
+BEFORE, AFTER, TRACE = 2048, 3072, 24576
+"""Bytes read before and after a line that speaks of trouble, and after the head of a traceback."""
+SAME = 24
+"""Lines that differ in numbers only are read so often, and at the last block again."""
+SHAPES = 4000
+"""So many kinds of lines are told apart; what is new after them is read at the end of the log only."""
+
+# Words that begin with a rare letter: the search looks at every byte of the log, and each one that may begin a word costs.
+_CUES = re.compile(
+    rb"Traceback|Error|ERROR|Exception|CRITICAL|FATAL|Fatal|Killed|SIG[A-Z]|Abort|OutOfMem|OOM|Xid|NCCL WARN|FileBaton|"
+    rb"Watchdog|No available shared|No such file|No space|Permission|Segmentation|Bus error|Too many open|Timed out|"
+    rb"Cannot |Could not|RESOURCE|Duplicate GPU|Connection |core dumped|killed|kernel image|xception|xit code|xitcode|"
+    rb"failed|file_baton|watchdog|finished|Finished|Gracefully|fired up"
+)
+_DIGITS = re.compile(rb"[0-9a-f]*[0-9][0-9a-f]*")
+
+
+def read_lines(stream: BinaryIO, file: int) -> Iterator[Line]:
+    """The lines of a log that may matter, in order, from a file that can be sought in."""
+    size = os.fstat(stream.fileno()).st_size
+    selection = _Selection(size)
+    offset = number = 0
+    kept = b""
+    while block := stream.read(BLOCK):
+        block = kept + block
+        end = block.rfind(b"\n") + 1
+        if end == 0 and len(block) < 4 * BLOCK and len(block) + offset < size:
+            kept = block
+            continue
+        # A line longer than several blocks is cut: nobody reads it, and it must not fill the memory.
+        end = end or len(block)
+        kept = block[end:]
+        block = block[:end]
+        at = 0
+        for start, stop in selection.ranges(block, offset):
+            number += block.count(b"\n", at, start)
+            at = start
+            while at < stop:
+                line_end = block.find(b"\n", at, stop)
+                line_end = stop if line_end < 0 else line_end
+                yield take_apart(block[at:line_end], file, offset + at, number + 1)
+                number += 1 if line_end < stop else 0
+                at = line_end + 1 if line_end < stop else stop
+        number += block.count(b"\n", at)
+        offset += len(block)
+    if kept:
+        yield take_apart(kept, file, offset, number + 1)
+
+
+class _Selection:
+    """Chooses what is read of one log."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._shapes: dict[bytes, int] = {}
+        self._read_to = 0
+
+    def ranges(self, block: bytes, offset: int) -> list[tuple[int, int]]:
+        """Spans of whole lines in a block that begins at a byte of the log."""
+        length = len(block)
+        if self._size <= WHOLE:
+            return [(0, length)]
+        spans = []
+        if offset < HEAD:
+            spans.append((0, self._line_end(block, min(length, HEAD - offset))))
+        if self._read_to > offset:
+            spans.append((0, self._line_end(block, min(length, self._read_to - offset))))
+        at = 0
+        while (found := _CUES.search(block, at)) is not None:
+            start = block.rfind(b"\n", 0, found.start()) + 1
+            stop = block.find(b"\n", found.end())
+            stop = length if stop < 0 else stop + 1
+            if self._new(block[start : min(stop, start + 400)]):
+                more = TRACE if found[0] == b"Traceback" else AFTER
+                self._read_to = max(self._read_to, offset + stop + more)
+                begin = block.rfind(b"\n", 0, max(0, start - BEFORE)) + 1 if start > BEFORE else 0
+                spans.append((begin, self._line_end(block, min(length, stop + more))))
+            at = stop
+        tail = self._size - TAIL - offset
+        if tail < length:
+            spans.append((block.rfind(b"\n", 0, tail) + 1 if tail > 0 else 0, length))
+        return _merged(spans)
+
+    def _line_end(self, block: bytes, at: int) -> int:
+        if at >= len(block):
+            return len(block)
+        found = block.find(b"\n", at)
+        return len(block) if found < 0 else found + 1
+
+    def _new(self, line: bytes) -> bool:
+        shape = _DIGITS.sub(b"0", line)[:160]
+        count = self._shapes.get(shape, 0)
+        if not count and len(self._shapes) >= SHAPES:
+            return False
+        self._shapes[shape] = count + 1
+        return count < SAME
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
+        elif start < stop:
+            merged.append((start, stop))
+    return merged
