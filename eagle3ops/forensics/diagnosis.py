@@ -58,7 +58,7 @@ class Diagnosis:
 
     verdict: str
     root: Root | None
-    suspect_ranks: list[int]
+    suspect_ranks: list[int | str]
     discounted: list[Discounted]
 
     def plain(self) -> dict[str, Any]:
@@ -95,16 +95,15 @@ def diagnose_streams(streams: Iterator[tuple[str, BinaryIO]]) -> Diagnosis:
 
 def judge(logs: Sequence[tuple[str, Reader]]) -> Diagnosis:
     """The cause in logs that have been read."""
+    for _, log in logs:
+        _settle(log)
     candidates = [
         _Candidate(finding, name, log, log.times.get(finding.line.offset)) for name, log in logs for finding in log.findings
     ]
-    for candidate in candidates:
-        _settle(candidate)
     root = _choose(candidates, several=len(logs) > 1)
     discounted = _discounted(candidates, root)
     if root is not None:
-        verdict = "hang" if root.finding.kind.role == "hang" or root.finding.kind.category == "nccl_timeout" else "failure"
-        return Diagnosis(verdict, _root(root, candidates), _suspects(root, candidates, logs), discounted)
+        return Diagnosis(_verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted)
     silent = _silent(logs)
     if silent is not None:
         name, log = silent
@@ -112,25 +111,36 @@ def judge(logs: Sequence[tuple[str, Reader]]) -> Diagnosis:
         assert line is not None
         found = Root(name, line.offset, line.number, line.text[:SHOWN], SILENT.category, 0.5, SILENT.explanation, SILENT.fix)
         return Diagnosis("hang", found, [], discounted)
-    verdict = "no_failure" if any(log.course.lines for _, log in logs) else "unknown"
+    # Stacks alone tell where processes stood, not whether they should have stood there.
+    told = any(log.course.lines and not log.course.stacks for _, log in logs)
+    verdict = "no_failure" if told or any(log.course.progress for _, log in logs) else "unknown"
     return Diagnosis(verdict, None, [], discounted)
 
 
-def _settle(candidate: _Candidate) -> None:
-    """Takes weight from what was overcome: the work went on, and came to its end or is still going."""
-    finding, course = candidate.finding, candidate.log.course
-    if finding.kind.role == "consequence":
-        return
-    went_on = course.progress - finding.progress
-    ended = [line for line in (course.finished, course.ready) if line is not None and line.offset > finding.line.offset]
-    troubles = any(
-        other.line.offset > finding.line.offset and other.kind.role == "consequence" and not other.mild and other.progress > finding.progress
-        for other in candidate.log.findings
-    ) if went_on >= GOES_ON or ended else True
-    if not troubles and (ended or went_on >= GOES_ON):
-        finding.mild = True
-        finding.weight -= 40
-        finding.why = "the work went on after it" + (" and came to its end" if course.finished in ended else "")
+def _settle(log: Reader) -> None:
+    """Takes weight from what was overcome: the work went on after it, or had been ended on purpose before it."""
+    course = log.course
+    findings = list(log.findings)
+    stop = course.stopped.offset if course.stopped is not None else None
+    troubles = [f for f in findings if f.kind.role == "consequence" and not f.mild and (stop is None or f.line.offset < stop)]
+    last = troubles[-1] if troubles else None
+    ready = course.ready.offset if course.ready is not None else -1
+    finished = course.finished.offset if course.finished is not None else -1
+    for finding in findings:
+        offset = finding.line.offset
+        if stop is not None and offset > stop:
+            finding.mild, finding.why = True, "said while the process was being ended on purpose"
+            finding.weight -= 40
+            continue
+        if finding.kind.role == "consequence":
+            continue
+        since = last if last is not None and last.line.offset > offset else finding
+        went_on = course.progress - since.progress >= GOES_ON or ready > since.line.offset
+        ended = last is None or last.line.offset < offset
+        if went_on or (ended and finished > offset):
+            finding.mild = True
+            finding.why = "the work went on after it" + (" and came to its end" if finished > offset else "")
+            finding.weight -= 40
 
 
 def _order(candidate: _Candidate, several: bool) -> tuple[float, int, int]:
@@ -148,21 +158,42 @@ def _choose(candidates: Sequence[_Candidate], several: bool) -> _Candidate | Non
     strong = [c for c in ordered if c.finding.kind.role == "root" and c.finding.weight >= STRONG]
     if strong:
         top = max(c.finding.weight for c in strong)
-        return next(c for c in strong if c.finding.weight >= top - TOGETHER)
+        return _heaviest(next(c for c in strong if c.finding.weight >= top - TOGETHER), strong)
     live.sort(key=lambda candidate: _order(candidate, several))
-    for roles, least in (
-        (("root", "exception"), 60),
-        (("hang",), 60),
-        (("timeout",), 70),
-        (("signal",), 60),
-        (("timeout", "signal", "hang"), 50),
-        (("root", "exception", "error"), 35),
-    ):
+    waits = [c for c in live if c.finding.kind.role in ("hang", "timeout") and c.finding.weight >= 68]
+    thrown = [c for c in live if c.finding.kind.role in ("root", "exception") and c.finding.weight >= 60]
+    waited = next((c for c in waits if c.finding.kind.category == "hang_stale_lock"), waits[0] if waits else None)
+    if thrown:
+        top = max(c.finding.weight for c in thrown)
+        first = _heaviest(next(c for c in thrown if c.finding.weight >= top - TOGETHER), thrown)
+        # An exception that no table knows, after a wait that ended: the wait is why.
+        if waited is None or first.finding.weight >= 75 or _order(first, several) < _order(waited, several):
+            return first
+    if waited is not None:
+        return waited
+    for roles, least in ((("signal",), 60), (("timeout", "signal", "hang"), 50), (("root", "exception", "error"), 35)):
         found = [c for c in live if c.finding.kind.role in roles and c.finding.weight >= least]
         if found:
             heavy = max(c.finding.weight for c in found)
             return next(c for c in found if c.finding.weight >= heavy - TOGETHER)
     return None
+
+
+def _heaviest(chosen: _Candidate, candidates: Sequence[_Candidate]) -> _Candidate:
+    """Of one traceback and its message the line that says most."""
+    if not chosen.finding.trace:
+        return chosen
+    same = [c for c in candidates if c.log is chosen.log and c.finding.trace == chosen.finding.trace]
+    return max(same, key=lambda c: c.finding.weight, default=chosen)
+
+
+def _verdict(root: _Candidate, candidates: Sequence[_Candidate]) -> str:
+    kind = root.finding.kind
+    if kind.category == "nccl_timeout":
+        # Ranks that abort because of a wait have failed; those that only give up waiting show where it hangs.
+        aborted = any(c.finding.kind.role == "signal" and c.finding.weight <= 61 and not c.finding.mild for c in candidates)
+        return "failure" if aborted else "hang"
+    return "hang" if kind.role == "hang" else "failure"
 
 
 def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
@@ -185,7 +216,7 @@ def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
     )
 
 
-def _suspects(root: _Candidate, candidates: Sequence[_Candidate], logs: Sequence[tuple[str, Reader]]) -> list[int]:
+def _suspects(root: _Candidate, candidates: Sequence[_Candidate], logs: Sequence[tuple[str, Reader]]) -> list[int | str]:
     """Of a wait the ranks that did not report it; of a failure those that reported its cause."""
     category = root.finding.kind.category
     same = {
@@ -194,12 +225,30 @@ def _suspects(root: _Candidate, candidates: Sequence[_Candidate], logs: Sequence
         if c.finding.rank is not None and c.finding.kind.category == category and c.finding.weight >= root.finding.weight - TOGETHER
     }
     if root.finding.kind.role not in ("timeout", "hang"):
-        return sorted(same)[:1024]
+        return [*sorted(same)[:1024]]
+    if odd := _odd_stacks(logs):
+        return [*odd]
     known: set[int] = set().union(*(log.course.ranks for _, log in logs))
     world = max((log.course.world for _, log in logs), default=0)
     if world > 1:
         known |= set(range(min(world, 65536)))
-    return sorted(known - same)[:1024] if same else []
+    return [*sorted(known - same)[:1024]] if same else []
+
+
+def _odd_stacks(logs: Sequence[tuple[str, Reader]]) -> list[int | str]:
+    """Of processes whose stacks were dumped, those that stand elsewhere than most."""
+    stacks = {label: stack for _, log in logs for label, stack in log.course.stacks.items()}
+    if len(stacks) < 3:
+        return []
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for label, stack in stacks.items():
+        alike.setdefault(stack, []).append(label)
+    most = max(alike.values(), key=len)
+    if len(most) * 2 <= len(stacks):
+        return []
+    common = set.intersection(*(set(label.split()) for label in stacks))
+    odd = [" ".join(part for part in label.split() if part not in common) for label in stacks if label not in most]
+    return [int(label[2:]) if label.startswith("TP") and label[2:].isdigit() else label for label in odd][:1024]
 
 
 def _silent(logs: Sequence[tuple[str, Reader]]) -> tuple[str, Reader] | None:

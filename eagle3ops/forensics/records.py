@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from eagle3ops.forensics.lines import Line, spoken_rank
-from eagle3ops.forensics.signatures import ERROR, PYTHON, Kind, course, meaning, retried
+from eagle3ops.forensics.signatures import ERROR, PYTHON, Kind, course, meaning, refused, retried, stopped
 
 FINDINGS = 4000
 """Findings of one log that are kept: the first and the last."""
@@ -43,6 +43,8 @@ class Finding:
     """Why it counts for less than its words, if it does."""
     progress: int = 0
     """Lines of progress of this log before this line."""
+    at: int = 0
+    """How many lines of this log were read before this one."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,11 @@ class Course:
     lines: int = 0
     ready: Line | None = None
     finished: Line | None = None
+    stopped: Line | None = None
+    """Where somebody ended it on purpose, for the first time."""
     phase: Line | None = None
+    stacks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of each process whose stack was dumped, the calls of its main thread, innermost first."""
     last: Line | None = None
     """The last line that says something."""
 
@@ -87,6 +93,8 @@ class Reader:
         self._traces = 0
         self._chain: dict[str, Finding | None] = {}
         self._time: float | None = None
+        self._dumped = ""
+        self._main = False
         self.times: dict[int, float] = {}
 
     @property
@@ -202,7 +210,7 @@ class Reader:
 
     def _add(self, line: Line, kind: Kind, weight: float, trace: _Trace | None) -> Finding:
         found = Finding(line, kind, weight, spoken_rank(line), trace.number if trace is not None else 0)
-        found.progress = self.course.progress
+        found.progress, found.at = self.course.progress, self.course.lines
         if (line.level in ("WARNING", "INFO", "DEBUG") or (trace is not None and trace.mild)) and kind.role != "hang":
             found.mild, found.why = True, f"said as {(line.level or 'WARNING').lower()}"
             found.weight -= 12
@@ -226,6 +234,11 @@ class Reader:
         if rank is not None and rank < 65536 and len(now.ranks) < 65536:
             now.ranks.add(rank)
         now.last = line
+        self._stacks(line)
+        if now.stopped is None and stopped(line.body):
+            now.stopped = line
+        if refused(line.body):
+            self._refuse(line)
         step = course(line.body)
         if step == "progress":
             now.progress += 1
@@ -240,6 +253,43 @@ class Reader:
             now.world = max(now.world, int(next(group for group in size.groups() if group)))
 
 
+    def _refuse(self, line: Line) -> None:
+        """A server says that it refused a request: what it said just before was about that request."""
+        for found in (*reversed(self._last), *reversed(self._first)):
+            if self.course.lines - found.at > REFUSED_WITHIN or found.progress != self.course.progress:
+                return
+            if found.line.process == line.process and found.kind.role in ("exception", "root", "error"):
+                found.mild, found.why, found.weight = True, "one request was refused because of it", 20
+
+    def _stacks(self, line: Line) -> None:
+        """Follows dumps of stacks as py-spy prints them."""
+        body = line.body
+        header = _DUMPED.match(body)
+        if header is not None:
+            self._dumped = _label(line, header)
+            self._main = False
+        elif self._dumped:
+            if body.startswith("Thread "):
+                self._main = "MainThread" in body
+            elif self._main and body[:1].isspace():
+                call = _CALL.match(body.strip())
+                stack = self.course.stacks.get(self._dumped, ())
+                if call is not None and len(stack) < 12 and len(self.course.stacks) < 4096:
+                    self.course.stacks[self._dumped] = (*stack, f"{call[1]} {call[2]}")
+            elif line.stamped:
+                self._dumped = ""
+
+
+def _label(line: Line, header: "re.Match[str]") -> str:
+    """Which process was dumped: the ranks in its name, or its number."""
+    ranks = re.findall(r"[A-Z]{2}\d+", header[2])
+    return " ".join(ranks) or f"pid {header[1]}"
+
+
+REFUSED_WITHIN = 6
+"""Lines between what went wrong with a request and the line that says that it was refused."""
+_DUMPED = re.compile(r"Process (\d+): (.{0,400})")
+_CALL = re.compile(r"(\S+) \(([^:()]+\.py)(?::\d+)?\)")
 _WORLD = re.compile(
     r"\bworld[_ ]size[= ]{1,3}(\d{1,5})\b|tensor_parallel_size'?[=:] ?(\d{1,4})\b|\btp_size=(\d{1,4})\b|nproc[_-]per[_-]node[= ](\d{1,4})\b"
 )

@@ -98,6 +98,8 @@ def meaning(text: str) -> Kind | None:
         return noise
     if cause is not None and (cause.role == "signal" or cause.weight >= 88):
         return cause
+    if (request := known["request"].find(text)) is not None:
+        return request
     # What is weakly known is no cause where the line itself says that something else was first.
     return known["consequence"].find(text) or cause
 
@@ -109,6 +111,16 @@ def course(text: str) -> str:
         if known[role].find(text) is not None:
             return role
     return ""
+
+
+def refused(text: str) -> bool:
+    """Does the line say that a server refused one request?"""
+    return tables()["refused"].find(text) is not None
+
+
+def stopped(text: str) -> bool:
+    """Does the line say that somebody ends the process on purpose?"""
+    return tables()["stopped"].find(text) is not None
 
 
 def retried(text: str) -> bool:
