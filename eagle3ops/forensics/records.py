@@ -121,6 +121,10 @@ class Reader:
         if _HEAD in body:
             self._open_trace(line, body)
             return
+        if trace is None and body.startswith('File "') and ", line " in body:
+            # The head of the traceback is lost.
+            self._open_trace(line, "")
+            return
         if trace is not None and trace.raised is None and self._in_trace(trace, line, body):
             return
         if trace is not None and trace.raised is not None:

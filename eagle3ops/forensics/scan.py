@@ -5,7 +5,6 @@ differ in numbers only, the first ones are read: a log of one error said a milli
 """
 
 import os
-import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -14,7 +13,7 @@ from eagle3ops.forensics.lines import Line, take_apart
 BLOCK = 1 << 20
 WHOLE = 1 << 20
 """A log of up to so many bytes is read in full."""
-HEAD, TAIL = 64 << 10, 256 << 10
+HEAD, TAIL = 48 << 10, 128 << 10
 """Bytes at the beginning and at the end that are always read."""
 BEFORE, AFTER, TRACE = 2048, 3072, 24576
 """Bytes read before and after a line that speaks of trouble, and after the head of a traceback."""
@@ -23,14 +22,23 @@ SAME = 24
 SHAPES = 4000
 """So many kinds of lines are told apart; what is new after them is read at the end of the log only."""
 
-# Words that begin with a rare letter: the search looks at every byte of the log, and each one that may begin a word costs.
-_CUES = re.compile(
-    rb"Traceback|Error|ERROR|Exception|CRITICAL|FATAL|Fatal|Killed|SIG[A-Z]|Abort|OutOfMem|OOM|Xid|NCCL WARN|FileBaton|"
-    rb"Watchdog|No available shared|No such file|No space|Permission|Segmentation|Bus error|Too many open|Timed out|"
-    rb"Cannot |Could not|RESOURCE|Duplicate GPU|Connection |core dumped|killed|kernel image|xception|xit code|xitcode|"
-    rb"failed|file_baton|watchdog|finished|Finished|Gracefully|fired up"
+# Each is looked for on its own: that is faster than one pattern of all, and what stands around is read anyway.
+_CUES = (
+    b"Traceback",
+    b"rror",
+    b"ERROR",
+    b"FATAL",
+    b"xception",
+    b"ailed",
+    b"illed",
+    b"imed out",
+    b"atchdog",
+    b"baton",
+    b"available shared",
+    b"Xid",
 )
-_DIGITS = re.compile(rb"[0-9a-f]*[0-9][0-9a-f]*")
+_DIGITS = b"0123456789abcdef"
+"""What is left out of a line to see which others are like it."""
 
 
 def read_lines(stream: BinaryIO, file: int) -> Iterator[Line]:
@@ -83,21 +91,28 @@ class _Selection:
             spans.append((0, self._line_end(block, min(length, HEAD - offset))))
         if self._read_to > offset:
             spans.append((0, self._line_end(block, min(length, self._read_to - offset))))
-        at = 0
-        while (found := _CUES.search(block, at)) is not None:
-            start = block.rfind(b"\n", 0, found.start()) + 1
-            stop = block.find(b"\n", found.end())
-            stop = length if stop < 0 else stop + 1
-            if self._new(block[start : min(stop, start + 400)]):
-                more = TRACE if found[0] == b"Traceback" else AFTER
+        for start, stop in self._cued(block):
+            if self._new(block[start : min(stop, start + 160)]):
+                more = TRACE if block.find(b"Traceback", start, stop) >= 0 else AFTER
                 self._read_to = max(self._read_to, offset + stop + more)
                 begin = block.rfind(b"\n", 0, max(0, start - BEFORE)) + 1 if start > BEFORE else 0
                 spans.append((begin, self._line_end(block, min(length, stop + more))))
-            at = stop
         tail = self._size - TAIL - offset
         if tail < length:
             spans.append((block.rfind(b"\n", 0, tail) + 1 if tail > 0 else 0, length))
         return _merged(spans)
+
+    def _cued(self, block: bytes) -> list[tuple[int, int]]:
+        """The lines of a block that hold one of the words."""
+        find, before = block.find, block.rfind
+        lines = {}
+        for cue in _CUES:
+            at = find(cue)
+            while at >= 0:
+                stop = find(b"\n", at) + 1 or len(block)
+                lines[before(b"\n", 0, at) + 1] = stop
+                at = find(cue, stop)
+        return sorted(lines.items())
 
     def _line_end(self, block: bytes, at: int) -> int:
         if at >= len(block):
@@ -106,7 +121,7 @@ class _Selection:
         return len(block) if found < 0 else found + 1
 
     def _new(self, line: bytes) -> bool:
-        shape = _DIGITS.sub(b"0", line)[:160]
+        shape = line.translate(None, _DIGITS)
         count = self._shapes.get(shape, 0)
         if not count and len(self._shapes) >= SHAPES:
             return False
