@@ -4,10 +4,10 @@ In order: a fact of the kernel, compiler, loader or driver; the first exception;
 process that a signal ended; what only follows from something else is a root of last resort.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from eagle3ops.errors import RequestError
 from eagle3ops.forensics.records import Finding, Reader
@@ -88,13 +88,8 @@ def diagnose_files(paths: Sequence[str | Path]) -> Diagnosis:
     return judge(readers)
 
 
-def diagnose_streams(streams: Iterator[tuple[str, BinaryIO]]) -> Diagnosis:
-    """The same for logs that are open, with their names."""
-    return judge([(name, Reader().read(read_lines(stream, n))) for n, (name, stream) in enumerate(streams)])
-
-
-def judge(logs: Sequence[tuple[str, Reader]]) -> Diagnosis:
-    """The cause in logs that have been read."""
+def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False) -> Diagnosis:
+    """The cause in logs that have been read; `going_on` says that they may still grow, so that silence is no hang."""
     for _, log in logs:
         _settle(log)
     candidates = [
@@ -104,7 +99,7 @@ def judge(logs: Sequence[tuple[str, Reader]]) -> Diagnosis:
     discounted = _discounted(candidates, root)
     if root is not None:
         return Diagnosis(_verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted)
-    silent = _silent(logs)
+    silent = None if going_on else _silent(logs)
     if silent is not None:
         name, log = silent
         line = log.course.phase
