@@ -19,15 +19,15 @@ FAILURE = """\
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "/srv/train.py", line 88, in step
 [rank3]:     loss.backward()
-[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.42 GiB. GPU 3 has a total capacity of 139.80 GiB
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.42 GiB.
 """
 
 
 def serving(chance: random.Random) -> str:
-    """A line of a busy server."""
+    """Two lines of a busy server."""
     return (
-        f"[2026-03-11 09:15:12 TP{chance.randint(0, 7)}] Decode batch, #running-req: {chance.randint(1, 64)}, #token: "
-        f"{chance.randint(1, 99999)}, token usage: 0.{chance.randint(10, 99)}, gen throughput (token/s): 1343.16, #queue-req: 0\n"
+        f"[2026-03-11 09:15:12 TP{chance.randint(0, 7)}] Decode batch, #running-req: {chance.randint(1, 64)}, "
+        f"#token: {chance.randint(1, 99999)}, token usage: 0.{chance.randint(10, 99)}, gen throughput (token/s): 1343\n"
         f'INFO:     127.0.0.1:{chance.randint(1024, 60000)} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
     )
 
@@ -35,19 +35,22 @@ def serving(chance: random.Random) -> str:
 def training(chance: random.Random) -> str:
     """A line of a training."""
     step = chance.randint(0, 12000)
-    return f"Training Epoch 0:  {step // 120:3d}%|##   | {step}/12000 [02:13<1:21:46, 2.38it/s, loss={chance.random():.3f}]\n"
+    bar = f"Training Epoch 0:  {step // 120:3d}%|##   | {step}/12000"
+    return f"{bar} [02:13<1:21:46, 2.38it/s, loss={chance.random():.3f}]\n"
 
 
 def troubled(chance: random.Random) -> str:
     """Every tenth line a warning that was overcome."""
-    if chance.random() < 0.1:
-        return f"2026-03-11 09:15:12,001 - client - WARNING - request {chance.randint(0, 9999)} failed: timed out, retrying in 2 s\n"
-    return training(chance)
+    if chance.random() >= 0.1:
+        return training(chance)
+    number = chance.randint(0, 9999)
+    return f"2026-03-11 09:15:12,001 - client - WARNING - request {number} failed: timed out, retrying in 2 s\n"
 
 
 def noisy(chance: random.Random) -> str:
     """Nothing but errors, all alike."""
-    return f"ERROR 03-11 09:14:14 [client.py:{chance.randint(1, 9)}] request {chance.randint(0, 10**9)} failed: Connection reset by peer\n"
+    number = chance.randint(0, 10**9)
+    return f"ERROR 03-11 09:14:14 [client.py:7] request {number} failed: Connection reset by peer\n"
 
 
 KINDS = {"serving": serving, "training": training, "one in ten troubled": troubled, "errors only": noisy}

@@ -93,18 +93,24 @@ def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False) -> Diag
     for _, log in logs:
         _settle(log)
     candidates = [
-        _Candidate(finding, name, log, log.times.get(finding.line.offset)) for name, log in logs for finding in log.findings
+        _Candidate(finding, name, log, log.times.get(finding.line.offset))
+        for name, log in logs
+        for finding in log.findings
     ]
-    root = _choose(candidates, several=len(logs) > 1)
+    root = _choose(candidates, several=len(logs) > 1 and all(c.time is not None for c in candidates))
     discounted = _discounted(candidates, root)
     if root is not None:
-        return Diagnosis(_verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted)
+        return Diagnosis(
+            _verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted
+        )
     silent = None if going_on else _silent(logs)
     if silent is not None:
         name, log = silent
         line = log.course.phase
         assert line is not None
-        found = Root(name, line.offset, line.number, line.text[:SHOWN], SILENT.category, 0.5, SILENT.explanation, SILENT.fix)
+        found = Root(
+            name, line.offset, line.number, line.text[:SHOWN], SILENT.category, 0.5, SILENT.explanation, SILENT.fix
+        )
         return Diagnosis("hang", found, [], discounted)
     # Stacks alone tell where processes stood, not whether they should have stood there.
     told = any(log.course.lines and not log.course.stacks for _, log in logs)
@@ -117,7 +123,9 @@ def _settle(log: Reader) -> None:
     course = log.course
     findings = list(log.findings)
     stop = course.stopped.offset if course.stopped is not None else None
-    troubles = [f for f in findings if f.kind.role == "consequence" and not f.mild and (stop is None or f.line.offset < stop)]
+    troubles = [
+        f for f in findings if f.kind.role == "consequence" and not f.mild and (stop is None or f.line.offset < stop)
+    ]
     last = troubles[-1] if troubles else None
     ready = course.ready.offset if course.ready is not None else -1
     finished = course.finished.offset if course.finished is not None else -1
@@ -148,7 +156,9 @@ def _choose(candidates: Sequence[_Candidate], several: bool) -> _Candidate | Non
     live = [candidate for candidate in candidates if not candidate.finding.mild]
     if not live:
         return None
-    usable = [candidate for candidate in candidates if not candidate.finding.mild or candidate.finding.weight >= STRONG - 12]
+    usable = [
+        candidate for candidate in candidates if not candidate.finding.mild or candidate.finding.weight >= STRONG - 12
+    ]
     ordered = sorted(usable, key=lambda candidate: _order(candidate, several))
     strong = [c for c in ordered if c.finding.kind.role == "root" and c.finding.weight >= STRONG]
     if strong:
@@ -186,7 +196,9 @@ def _verdict(root: _Candidate, candidates: Sequence[_Candidate]) -> str:
     kind = root.finding.kind
     if kind.category == "nccl_timeout":
         # Ranks that abort because of a wait have failed; those that only give up waiting show where it hangs.
-        aborted = any(c.finding.kind.role == "signal" and c.finding.weight <= 61 and not c.finding.mild for c in candidates)
+        aborted = any(
+            c.finding.kind.role == "signal" and c.finding.weight <= 61 and not c.finding.mild for c in candidates
+        )
         return "failure" if aborted else "hang"
     return "hang" if kind.role == "hang" else "failure"
 
@@ -211,13 +223,17 @@ def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
     )
 
 
-def _suspects(root: _Candidate, candidates: Sequence[_Candidate], logs: Sequence[tuple[str, Reader]]) -> list[int | str]:
+def _suspects(
+    root: _Candidate, candidates: Sequence[_Candidate], logs: Sequence[tuple[str, Reader]]
+) -> list[int | str]:
     """Of a wait the ranks that did not report it; of a failure those that reported its cause."""
     category = root.finding.kind.category
     same = {
         c.finding.rank
         for c in candidates
-        if c.finding.rank is not None and c.finding.kind.category == category and c.finding.weight >= root.finding.weight - TOGETHER
+        if c.finding.rank is not None
+        and c.finding.kind.category == category
+        and c.finding.weight >= root.finding.weight - TOGETHER
     }
     if root.finding.kind.role not in ("timeout", "hang"):
         return [*sorted(same)[:1024]]
@@ -250,7 +266,8 @@ def _silent(logs: Sequence[tuple[str, Reader]]) -> tuple[str, Reader] | None:
     """A log that ends in the middle of a start."""
     for name, log in logs:
         course = log.course
-        if course.phase is not None and course.ready is None and course.finished is None:
+        over = course.ready is not None or course.finished is not None or course.working >= GOES_ON
+        if course.phase is not None and not over:
             return name, log
     return None
 
@@ -267,9 +284,7 @@ def _discounted(candidates: Sequence[_Candidate], root: _Candidate | None) -> li
         groups[key] = first, count + 1
     ranked = sorted(groups.items(), key=lambda item: -item[1][0].finding.weight)[:DISCOUNTED]
     return [
-        Discounted(
-            c.name, c.finding.line.offset, c.finding.line.number, c.finding.line.text[:SHOWN], reason, count
-        )
+        Discounted(c.name, c.finding.line.offset, c.finding.line.number, c.finding.line.text[:SHOWN], reason, count)
         for (_, reason), (c, count) in ranked
     ]
 

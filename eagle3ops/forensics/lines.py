@@ -26,7 +26,8 @@ _PREFIXES = [
         rf"\[{_DATE}(?P<ranks>(?: [A-Z]{{2,5}}\d+)*)\] ?(?:{_LEVEL} (?=\S))?",
         rf"\[{_DATE} (?P<short>[DIWEF]) \d+ \d+\] ?",
         rf"{_LEVEL} (?P<md>\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d) (?P<source>\[[^\]\s]+:\d+\]) ?",
-        r"\[?(?P<short>[IWEFV])(?P<glog>\d{4}) (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?(?P<source>[^\]\s]+:\d+)\] ?",
+        r"\[?(?P<short>[IWEFV])(?P<glog>\d{4}) (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?"
+        r"(?P<source>[^\]\s]+:\d+)\] ?",
         r"\[(?P<short>[IWEF]) (?P<source>[\w./]+:\d+)\] ?",
         rf"{_DATE}\s*\|\s*{_LEVEL}\s*\|\s*(?P<source>\S+?)\s+-\s",
         rf"\[?{_DATE}\]?(?:,\d+)?\s+(?:\[?{_LEVEL}\]?:?\s+(?:(?P<source>[\w.]+:\d+) -- )?)?(?:-\s)?",
@@ -89,7 +90,7 @@ def take_apart(raw: bytes, file: int, offset: int, number: int) -> Line:
     time: float | None = None
     for _ in range(7):
         found = None
-        if at < len(text) and text[at] in "[(+| DINWECFTS0123456789nhgwsm" or _maybe_logger(text, at):
+        if (at < len(text) and text[at] in "[(+| DINWECFTS0123456789nhgwsm") or _maybe_logger(text, at):
             for prefix in _PREFIXES:
                 found = prefix.match(text, at)
                 if found is not None and found.end() > at:

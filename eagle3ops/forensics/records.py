@@ -1,7 +1,7 @@
 """What happened in one log? Its lines become findings: exceptions with their chains, errors, and how far the work came.
 
-A traceback is followed for each process on its own, because those of many ranks are written through each other. Every line
-is also weighed by itself, so that a log with lines missing still says what is left in it.
+A traceback is followed for each process on its own, because those of many ranks are written through each other. Every
+line is also weighed by itself, so that a log with lines missing still says what is left in it.
 """
 
 import re
@@ -60,6 +60,9 @@ class Course:
     stopped: Line | None = None
     """Where somebody ended it on purpose, for the first time."""
     phase: Line | None = None
+    """The last line that tells how far a start has come."""
+    working: int = 0
+    """Lines of progress after it that are not of a start any more."""
     stacks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of each process whose stack was dumped, the calls of its main thread, innermost first."""
     last: Line | None = None
@@ -136,7 +139,7 @@ class Reader:
     def _open_trace(self, line: Line, body: str) -> None:
         self._traces += 1
         before = body.partition(_HEAD)[0].strip(" :|+")
-        trace = _Trace(self._traces, line, bare=not line.named and not line.stamped or bool(before))
+        trace = _Trace(self._traces, line, bare=(not line.named and not line.stamped) or bool(before))
         trace.chained = line.process in self._chain
         trace.mild = line.level in ("WARNING", "INFO", "DEBUG")
         self._open[line.process] = trace
@@ -184,10 +187,9 @@ class Reader:
         earlier = self._chain.pop(line.process, None)
         if name in _BENIGN:
             found.weight, found.why = 20, "ends a loop or a wait by design"
-        elif earlier is not None and trace.chained and found.kind.role in ("exception", "root", "consequence"):
+        elif earlier is not None and trace.chained and earlier.weight > 20 and earlier.weight + 8 >= found.weight:
             # The first of a chain is the cause; but where only the later one says what is wrong, that one counts.
-            if earlier.weight + 8 >= found.weight and earlier.weight > 20:
-                found.weight, found.why = min(found.weight, earlier.weight - 5), "raised because of the one before it"
+            found.weight, found.why = min(found.weight, earlier.weight - 5), "raised because of the one before it"
         bare = not body[raised.end() :].strip()
         if bare and name == "AssertionError" and trace.source is not None:
             asserted = meaning(trace.source.body.strip()) or PYTHON
@@ -246,16 +248,19 @@ class Reader:
         step = course(line.body)
         if step == "progress":
             now.progress += 1
+            if _STARTING.search(line.body) is None:
+                now.working += 1
+            elif now.phase is not None:
+                now.phase = line
         elif step == "ready":
             now.ready = line
         elif step == "finished":
             now.finished = line
         elif step == "phase":
-            now.phase = line
+            now.phase, now.working = line, 0
         size = _WORLD.search(line.body)
         if size is not None:
             now.world = max(now.world, int(next(group for group in size.groups() if group)))
-
 
     def _refuse(self, line: Line) -> None:
         """A server says that it refused a request: what it said just before was about that request."""
@@ -294,6 +299,8 @@ REFUSED_WITHIN = 6
 """Lines between what went wrong with a request and the line that says that it was refused."""
 _DUMPED = re.compile(r"Process (\d+): (.{0,400})")
 _CALL = re.compile(r"(\S+) \(([^:()]+\.py)(?::\d+)?\)")
+_STARTING = re.compile(r"(?i)\bshards?:|capturing|loading|\bgraph|compil|warm|autotun")
 _WORLD = re.compile(
-    r"\bworld[_ ]size[= ]{1,3}(\d{1,5})\b|tensor_parallel_size'?[=:] ?(\d{1,4})\b|\btp_size=(\d{1,4})\b|nproc[_-]per[_-]node[= ](\d{1,4})\b"
+    r"\bworld[_ ]size[= ]{1,3}(\d{1,5})\b|tensor_parallel_size'?[=:] ?(\d{1,4})\b|\btp_size=(\d{1,4})\b"
+    r"|nproc[_-]per[_-]node[= ](\d{1,4})\b"
 )

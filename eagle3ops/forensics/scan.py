@@ -1,7 +1,7 @@
 """Which lines of a log, however long, are worth reading? Streams it in blocks; memory does not grow with the log.
 
-Whatever may speak of trouble, and what stands around it, is taken apart; of the rest lines are only counted. Of lines that
-differ in numbers only, the first ones are read: a log of one error said a million times is read as fast as a quiet one.
+Whatever may speak of trouble, and what stands around it, is taken apart; of the rest lines are only counted. Of lines
+that differ in numbers only the first ones are read, and what stands at the end.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The same log as another run would have written it: lines lost, out of order, coloured, from other hosts at other times."""
+"""The same log as another run would have written it: lines lost, out of order, coloured, from other hosts."""
 
 import random
 import re
@@ -53,7 +53,11 @@ def elsewhere(chance: random.Random, lines: list[bytes], is_root: Callable[[byte
         if not is_root(line):
             line = re.sub(rb"(pid[=: ]{1,2}|process \[?)(\d{3,7})", pid, line)
             line = re.sub(rb"\b([01]\d|2[0-3])(:[0-5]\d:[0-5]\d)", time, line)
-            line = line.replace(b"gpu-node-a", host).replace(b"127.0.0.1", b"10.11.12.13").replace(b"/opt/venv", b"/usr/local")
+            line = (
+                line.replace(b"gpu-node-a", host)
+                .replace(b"127.0.0.1", b"10.11.12.13")
+                .replace(b"/opt/venv", b"/usr/local")
+            )
         changed.append(line)
     return changed
 

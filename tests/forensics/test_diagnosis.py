@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import MUTATIONS
 
 from eagle3ops.errors import RequestError
 from eagle3ops.forensics import scan
 from eagle3ops.forensics.diagnosis import Diagnosis, diagnose_files
 from eagle3ops.forensics.lines import visible
-from mutations import MUTATIONS
 
 LOGS = tomllib.loads((Path(__file__).parent / "logs.toml").read_text(encoding="utf-8"))["log"]
 

@@ -1,8 +1,8 @@
 """Where in its logs does a run that failed say why? One place: a log, and the byte at which the line begins.
 
-First the logs of all processes of the stage that failed are read together (`eagle3ops.forensics`). Where they name no cause,
-what is plain to see counts: where the stage's own error points, the exception that ended a process, the first of the last
-errors.
+First the logs of all processes of the stage that failed are read together (`eagle3ops.forensics`). Where they name no
+cause, what is plain to see counts: where the stage's own error points, the exception that ended a process, the first of
+the last errors.
 """
 
 import os
