@@ -181,7 +181,16 @@ def _choose(candidates: Sequence[_Candidate], several: bool) -> _Candidate | Non
         if found:
             heavy = max(c.finding.weight for c in found)
             return next(c for c in found if c.finding.weight >= heavy - TOGETHER)
-    return None
+    # Something ended, and why is not said here.
+    ends = [c for c in live if c.finding.kind.role == "consequence" and _ends(c)]
+    return ends[0] if ends else None
+
+
+def _ends(candidate: _Candidate) -> bool:
+    """Does what follows from a trouble end a process, as far as the log tells?"""
+    finding, course = candidate.finding, candidate.log.course
+    loud = bool(finding.trace) or finding.line.level in ("ERROR", "FATAL")
+    return loud and course.progress - finding.progress < GOES_ON and course.finished is None
 
 
 def _heaviest(chosen: _Candidate, candidates: Sequence[_Candidate]) -> _Candidate:

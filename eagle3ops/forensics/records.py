@@ -24,6 +24,9 @@ _RAISED = re.compile(
 _ANY_RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w+)(?P<said>: |$)")
 _BENIGN = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "queue.Empty", "Empty", "CancelledError")
 _WORDS = re.compile(r"(?i)\berror\b|\bfail(?:ed|ure)\b|\bexception\b|\bfatal\b")
+_TOLD = re.compile(r"(?:^|\s)(?:fatal )?error: \S")
+"""As compilers, linkers and command lines say it."""
+_HEADING = re.compile(r":\s*$|validation errors? for")
 _MESSAGE_LINES = 80
 
 
@@ -205,11 +208,19 @@ class Reader:
         if kind is not None and kind.role == "noise":
             return
         in_message = trace is not None and trace.raised is not None
+        if kind is None and in_message and trace is not None and trace.raised is not None and trace.message == 1:
+            # `Error(s) in loading state_dict:` is a heading; what is wrong stands below it.
+            heading = trace.raised
+            if _HEADING.search(heading.line.body) and heading.kind.role != "consequence" and heading.weight < 85:
+                self._add(line, heading.kind, heading.weight + 1, trace)
+            return
         if kind is None:
             raised = _RAISED.match(body)
             if raised is not None and not raised["type"].endswith("Warning") and not in_message:
                 self._add(line, PYTHON, 66, trace)
-            elif line.level in ("ERROR", "FATAL") and not in_message and _WORDS.search(body):
+            elif not in_message and (
+                _TOLD.search(body) if line.level not in ("ERROR", "FATAL") else _WORDS.search(body)
+            ):
                 self._add(line, ERROR, ERROR.weight, trace)
             return
         self._add(line, kind, kind.weight, trace)
