@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import RequestError
+from eagle3ops.forensics.lines import Line
 from eagle3ops.forensics.records import Finding, Reader
 from eagle3ops.forensics.scan import read_lines
 from eagle3ops.forensics.signatures import SILENT
+from eagle3ops.runs.redact import redact
 
 STRONG = 88
 """From this weight on a line states a fact, and is believed before an exception that stands earlier."""
@@ -109,7 +111,7 @@ def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False) -> Diag
         line = log.course.phase
         assert line is not None
         found = Root(
-            name, line.offset, line.number, line.text[:SHOWN], SILENT.category, 0.5, SILENT.explanation, SILENT.fix
+            name, line.offset, line.number, _shown(line), SILENT.category, 0.5, SILENT.explanation, SILENT.fix
         )
         return Diagnosis("hang", found, [], discounted)
     # Stacks alone tell where processes stood, not whether they should have stood there.
@@ -144,6 +146,11 @@ def _settle(log: Reader) -> None:
             finding.mild = True
             finding.why = "the work went on after it" + (" and came to its end" if finished > offset else "")
             finding.weight -= 40
+
+
+def _shown(line: Line) -> str:
+    """The line without what must not leave the machine."""
+    return redact(line.text)[:SHOWN]
 
 
 def _order(candidate: _Candidate, several: bool) -> tuple[float, int, int]:
@@ -224,7 +231,7 @@ def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
         root.name,
         line.offset,
         line.number,
-        line.text[:SHOWN],
+        _shown(line),
         finding.kind.category,
         round(min(0.99, max(0.1, confidence)), 2),
         finding.kind.explanation,
@@ -293,7 +300,7 @@ def _discounted(candidates: Sequence[_Candidate], root: _Candidate | None) -> li
         groups[key] = first, count + 1
     ranked = sorted(groups.items(), key=lambda item: -item[1][0].finding.weight)[:DISCOUNTED]
     return [
-        Discounted(c.name, c.finding.line.offset, c.finding.line.number, c.finding.line.text[:SHOWN], reason, count)
+        Discounted(c.name, c.finding.line.offset, c.finding.line.number, c.finding._shown(line), reason, count)
         for (_, reason), (c, count) in ranked
     ]
 
