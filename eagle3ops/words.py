@@ -37,7 +37,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """`1 h 05 min`, `3 min 20 s`, `12 s`, `0.4 s`."""
+    """`4 d 06 h`, `1 h 05 min`, `3 min 20 s`, `12 s`, `0.4 s`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -45,4 +45,7 @@ def human_seconds(seconds: float) -> str:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    hours = whole // 3600
+    if hours < 100:
+        return f"{hours} h {whole % 3600 // 60:02d} min"
+    return f"{hours // 24} d {hours % 24:02d} h"

@@ -6,6 +6,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ from eagle3ops.screens import choices, crash, presence
 from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.base import ConsoleScreen, named
 from eagle3ops.screens.colours import AsciiOnly, Colourless, Harmless
-from eagle3ops.screens.endings import GOOD, environment, run_command
+from eagle3ops.screens.endings import GOING_ON, GOOD, environment, run_command
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.help import Help
@@ -43,6 +44,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEYS_KEPT = 20
 SAMPLES_AFTER_S = 2.0
 """How long the machine's samples wait for the runs, at most."""
+ENDING_S = 0.5
+"""How much longer than a reading of the runs takes the ending of a run may come after its incident."""
+CAUSE_CUT = 160
+"""Characters of a cause in a toast."""
 FEW_COLOURS = "ansi-dark"
 """The theme of a terminal with 16 colours: its own ones, instead of mixed ones that it would have to guess."""
 
@@ -95,12 +100,14 @@ class ConsoleApp(App[int]):
         self._crash: tuple[BaseException, crash.Facts] | None = None
         self.glyphs = ASCII if self.settings.ascii else BLOCKS
         self._roots = {host: root}
+        self._ended: deque[str] = deque(maxlen=100)
+        """The runs whose ending was told."""
         self._look_at(host, transport or transport_for(host, ConsolePrompts(self)))
         self._room_before = FIRST
 
     def _look_at(self, host: str, transport: Transport) -> None:
         """A line to a host, and what is known through it."""
-        self.link = Link(transport, on_state=self._link_changed)
+        self.link = link = Link(transport, on_state=lambda state: self._link_changed(link, state))
         self.feed = MachineFeed(self.link)
         self.runs = RunsFeed(
             self.link,
@@ -109,8 +116,9 @@ class ConsoleApp(App[int]):
             clock=self.clock,
             on_ended=self._run_ended,
             on_failure=self._tell_failure,
+            on_gone=self._tell_gone,
         )
-        self.incidents = IncidentsFeed(self, clock=self.clock, on_new=self._tell_incident)
+        self.incidents = IncidentsFeed(self, clock=self.clock, on_new=self._incident_came)
         self.log_wanted: LogPlace | None = None
 
     async def switch_host(self, name: str) -> None:
@@ -185,6 +193,7 @@ class ConsoleApp(App[int]):
             presence.leave_when_gone(web=self.is_web)
         if self.is_web:
             presence.forget_the_page()
+        self.set_interval(1.0, self._entitle)
         self._begin()
         for key, loser, winner in self._displaced:
             text = f"The keymap takes {key!r} from {loser}, for {winner}."
@@ -199,11 +208,16 @@ class ConsoleApp(App[int]):
         """Hang up; runs go on."""
         await self.link.close()
 
-    def _link_changed(self, state: LinkState) -> None:
-        if state.kind == "closed":
+    def _entitle(self) -> None:
+        """Say above all rooms how the line to the host stands."""
+        looking, state, way = "read-only, " if self.read_only else "", self.link.state, self.runs.way
+        self.sub_title = f"{looking}{self.link.name}: {plain(state) if way == state.kind else way}"
+
+    def _link_changed(self, link: Link, state: LinkState) -> None:
+        if state.kind == "closed" or link is not self.link:
+            # What becomes of the line to the host before is not about this one.
             return
-        looking = "read-only, " if self.read_only else ""
-        self.sub_title = f"{looking}{self.link.name}: {plain(state)}"
+        self._entitle()
         if state.kind == "connected":
             self.runs.hurry()
             self.incidents.hurry()
@@ -211,6 +225,15 @@ class ConsoleApp(App[int]):
             told = plain(state.why or "") + (f"\n→ {plain(state.remedy)}" if state.remedy else "")
             told += "\nThen press ctrl+l."
             self.notify(told, title=f"{self.link.name}: stopped", severity="error", timeout=120, markup=False)
+
+    def get_key_display(self, binding: Binding) -> str:
+        """What the footer and the help call a key: the same everywhere, and never a sign that ASCII lacks."""
+        if binding.key == "enter":
+            return "enter"
+        if binding.key.startswith("f") and binding.key[1:].isdigit():
+            # Also where `?` stands for the same: a field takes that one for itself.
+            return binding.key.upper()
+        return super().get_key_display(binding)
 
     async def action_room(self, name: str) -> None:
         """Go to a room."""
@@ -241,8 +264,13 @@ class ConsoleApp(App[int]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: Textual's own commands, the rooms, and all that the screen's keys do."""
-        yield from super().get_system_commands(screen)
-        yield SystemCommand("Help", "Every key, and what it does", self.action_help)
+        ours = [
+            SystemCommand("Help", "Every key, and what it does", self.action_help),
+            SystemCommand("Quit", "Close the console; runs go on", self.action_quit),
+        ]
+        names = {"Keys", *(command.title for command in ours)}
+        yield from (command for command in super().get_system_commands(screen) if command.title not in names)
+        yield from ours
         for entry in ROOMS:
             if entry.name != self.current_mode:
                 yield SystemCommand(
@@ -280,26 +308,53 @@ class ConsoleApp(App[int]):
 
     def _run_ended(self, row: RunRow) -> None:
         """A run that was seen going on has ended."""
-        self._tell_ending(row)
+        self._ended.append(row.run_id)
+        severity = "information" if row.status in GOOD else "error" if row.status != "cancelled" else "warning"
+        told = row.status
+        if row.status not in GOOD and row.status != "cancelled":
+            why = row.cause.removeprefix(f"{row.status}: ")
+            told += f": {why[:CAUSE_CUT]}" if why else ""
+            told += "\n5 opens Incidents." if self.current_mode != "incidents" else ""
+        self.notify(told, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
+        self._call_user(row)
 
-    def _tell_incident(self, incident: Incident) -> None:
-        """Something new went wrong; in the room of incidents it is seen without a toast."""
-        if self.current_mode == "incidents":
+    def _incident_came(self, incident: Incident) -> None:
+        if incident.kind == "silent" and incident.run:
+            row = next((one for one in self.runs.rows or () if one.run_id == incident.run), None)
+            row = row or RunRow(incident.run, incident.run, incident.kind, incident.last)
+            self._call_user(replace(row, status=incident.kind))
+        self._tell_incident(incident)
+
+    @work(exit_on_error=False)
+    async def _tell_incident(self, incident: Incident) -> None:
+        """Something new went wrong; in the room of incidents it is seen without a toast, and so is how a run ended."""
+        runs = self.runs
+        if self._goes_on(incident.run):
+            # It may have ended of that; then its ending says so, and once is enough.
+            await asyncio.sleep(ENDING_S + self.settings.refresh)
+        told_already = incident.run in self._ended and not self._goes_on(incident.run)
+        if self.current_mode == "incidents" or told_already or runs is not self.runs:
             return
         where = plain(f"{incident.run or self.link.name}: {incident.kind}")
         severity = "error" if incident.severity == "error" else "warning"
         told = f"{incident.title}\n5 opens Incidents."
         self.notify(told, title=where, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
 
+    def _goes_on(self, run_id: str) -> bool:
+        return any(row.run_id == run_id and row.status in GOING_ON for row in self.runs.rows or ())
+
+    def _tell_gone(self, run_id: str) -> None:
+        """The selected run was deleted, here or elsewhere."""
+        told = "There is no other run." if self.runs.selected is None else f"{self.runs.selected} is selected now."
+        self.notify(told, title=f"{run_id} is gone", severity="warning", markup=False)
+
     def _tell_failure(self, text: str) -> None:
         """Something stands in the way of reading the runs."""
         self.notify(text, title="The runs cannot be read", severity="error", markup=False)
 
     @work(exit_on_error=False)
-    async def _tell_ending(self, row: RunRow) -> None:
-        """A toast, the bell, and the user's command."""
-        severity = "information" if row.status in GOOD else "error" if row.status != "cancelled" else "warning"
-        self.notify(row.status, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
+    async def _call_user(self, row: RunRow) -> None:
+        """The bell and the user's command: a run has ended, or has said nothing for long."""
         wanted = self.settings.notify
         if wanted.bell:
             self.bell()

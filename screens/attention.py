@@ -123,12 +123,15 @@ def _run(row: RunRow, detail: RunDetail | None, now: float) -> Matter | None:
             f"run/{row.run_id}", "bad", row.status, text, "r resumes it, 3 Logs", "logs", row.run_id, row.since
         )
     if row.status == "interrupted":
-        text = f"{row.name}, {ago}{because.replace(': interrupted: ', ': ')}"
+        # Nobody was left to write down when that was.
+        text = f"{row.name}, begun {ago}{because.replace(': interrupted: ', ': ')}"
         return Matter(f"run/{row.run_id}", "warn", "interrupted", text, "r resumes it", "run", row.run_id, row.since)
     failed = next((one for one in detail.verdicts if not one[1]), None) if detail is not None else None
     if row.status == "verdict FAIL" or (failed is not None and row.status == "running"):
-        room, hint = ("wiring", "6 Wiring") if failed is None or "wiring" in failed[0] else ("bench", "8 Bench")
-        text = f"{row.name}: " + (f"{failed[0]}: {failed[2]}" if failed else f"a verdict is FAIL, {ago}")
+        names = cause.removeprefix("verdict FAIL: ") if row.status == "verdict FAIL" else ""
+        which = failed[0] if failed else names
+        room, hint = ("wiring", "6 Wiring") if "wiring" in which or not which else ("bench", "8 Bench")
+        text = f"{row.name}: " + (f"{failed[0]}: {failed[2]}" if failed else f"{names or 'a verdict is FAIL'}, {ago}")
         return Matter(f"run/{row.run_id}", "bad", "FAIL", text, hint, room, row.run_id, row.since)
     if row.status == "running" and detail is not None:
         return _running(row, detail, now)

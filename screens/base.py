@@ -57,7 +57,8 @@ class ConsoleScreen(Screen[Result]):
                         # The palette has what is everybody's once already.
                         continue
                     told.add(bound.action)
-                    if self.check_action(bound.action, ()):
+                    # `curve(1)` is the action `curve`.
+                    if self.check_action(bound.action.partition("(")[0], ()):
                         yield SystemCommand(
                             bound.description, bound.tooltip, partial(self.run_action_here, bound.action)
                         )

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from rich.text import Text
-from textual import work
+from textual import events, work
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
@@ -14,12 +14,13 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.screens.base import named
 from eagle3ops.screens.bench_layout import TALL, bench_lines
 from eagle3ops.screens.bench_model import BenchFacts, Drafter, Gate, bench_facts, drafters
-from eagle3ops.screens.bench_tables import decision_words, drafter_lines
+from eagle3ops.screens.bench_tables import decision_words, drafter_lines, setting_at
 from eagle3ops.screens.clipboard import copy
 from eagle3ops.screens.confirm import Confirm
 from eagle3ops.screens.lines import Lines, Table
 from eagle3ops.screens.overrule import Overrule
 from eagle3ops.screens.room import RunRoom
+from eagle3ops.screens.wrapping import wrapped
 from eagle3ops.words import plain
 
 AGAIN_S = 30.0
@@ -42,7 +43,9 @@ class Bench(RunRoom):
                 Binding("S", "setting(-1)", "Setting before", show=False, tooltip="Choose the setting before"),
                 Binding("P", "promote", "Promote", tooltip="Serve the target with this drafter at the chosen setting"),
                 Binding("B", "roll_back", "Roll back", tooltip="Go back to what was promoted before"),
-                Binding("enter", "open", "Open", tooltip="Look at the run of the drafter under the cursor"),
+                Binding(
+                    "enter", "open", "Select", tooltip="Select the run of the drafter under the cursor, in every room"
+                ),
                 Binding("t", "targets", "Targets", show=False, tooltip="Drafters of this target, or of all"),
                 Binding(
                     "y", "copy", "Copy launch line", show=False, tooltip="Copy the command that serves what is promoted"
@@ -131,7 +134,8 @@ class Bench(RunRoom):
         if answer is not self._facts_of:
             self._facts_of, self.facts = answer, bench_facts(answer)
         page, table, glyphs = self.query_one("#page", Lines), self.query_one("#drafters", Table), self.console.glyphs
-        page.show((), bench_lines(self.facts, self.chosen, page.room.width, self.app.size.height, glyphs))
+        width, height = page.room.width, self.app.size.height
+        page.show((), bench_lines(self.facts, self.chosen, width, height, glyphs, read_only=self.read_only))
         rows = self.rows()
         runs = [row.run for row in rows]
         if self._cursor not in runs:
@@ -139,8 +143,9 @@ class Bench(RunRoom):
         width = table.room.width
         head, lines = drafter_lines(rows, self.runs.selected, width, glyphs, all_targets=self._all_targets)
         if not rows:
-            why = "being read" if self._drafters is None else "none was benchmarked yet"
-            head, lines = (), [((f"· {why}", "dim"),)]
+            told, look = (self._told, "warn") if self._told else ("none was benchmarked yet", "dim")
+            told = "being read" if self._drafters is None and not self._told else told
+            head, lines = (), [((piece, look),) for piece in wrapped(f"· {told}", width)]
         follow = runs.index(self._cursor) if self._cursor is not None else None
         moved = follow != table.cursor
         table.show(head, lines, follow)
@@ -148,7 +153,7 @@ class Bench(RunRoom):
             self.call_after_refresh(table.reveal)
         whose = "of all targets" if self._all_targets or not self.facts.target else f"of {self.facts.target}"
         title = f"{len(rows)} drafter{'s' if len(rows) != 1 else ''} {whose}, the fastest first"
-        title += f"  ({self._told})" if self._told else ""
+        title += f"  ({self._told})" if self._told and rows else ""
         if str(table.border_title or "") != title:
             table.border_title = Text(title)
 
@@ -169,6 +174,17 @@ class Bench(RunRoom):
         """All drafters, or those of this target."""
         self._all_targets = not self._all_targets
         self.look()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a setting chooses it."""
+        page = self.query_one("#page", Lines)
+        at = page.line_at(event) if event.widget is page else None
+        if at is None:
+            return
+        label = setting_at(page.line(at))
+        if label in self.facts.timed:
+            self._chosen[self.facts.run] = label
+            self.look()
 
     def action_setting(self, by: int) -> None:
         """Choose another setting."""
@@ -234,6 +250,8 @@ class Bench(RunRoom):
         """Ask the host to decide; the same checks and words as on the command line."""
         if self.read_only:
             self.notify("The console is read-only.", title=title, severity="warning", markup=False)
+            return
+        if not self.may_order(title):
             return
         try:
             answer = await self.runs.ask(op, **wish)

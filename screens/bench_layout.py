@@ -14,10 +14,10 @@ from eagle3ops.screens.bench_tables import (
     recommended_lines,
     setting_lines,
     standing_lines,
-    wrapped,
 )
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import WIDE, Line
+from eagle3ops.screens.wrapping import wrapped
 
 GAP = 3
 TALL = 36
@@ -26,7 +26,9 @@ PLOT_ROWS = (7, 11)
 """Of the scatter: where it is narrow or low, and where it is not."""
 
 
-def bench_lines(facts: BenchFacts, chosen: str, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def bench_lines(
+    facts: BenchFacts, chosen: str, width: int, height: int, glyphs: Glyphs, *, read_only: bool = False
+) -> list[Line]:
     """The whole page.
 
     Args:
@@ -35,6 +37,7 @@ def bench_lines(facts: BenchFacts, chosen: str, width: int, height: int, glyphs:
         width: cells.
         height: rows that can be seen at once.
         glyphs: what to draw with.
+        read_only: name no key that decides.
     """
     if width < 20:
         return []
@@ -45,7 +48,7 @@ def bench_lines(facts: BenchFacts, chosen: str, width: int, height: int, glyphs:
         decisions = _section(history, history_lines(facts, width), width)
         served = _section(launch, launch_lines(facts, width), width)
         return _stacked([[*words, *promoted_lines(facts, width)], decisions, served])
-    top, standing = recommended_lines(facts, width), standing_lines(facts, chosen, width)
+    top, standing = recommended_lines(facts, width), standing_lines(facts, chosen, width, read_only=read_only)
     if width < WIDE:
         sections = [
             [*top, *setting_lines(facts, chosen, width, glyphs), *standing],

@@ -111,7 +111,9 @@ class Drafter:
     speedup: Interval | None
     tokens_per_s: float | None
     accept_length: float | None
+    """At `setting`."""
     gap: float | None
+    """Between served and predicted accept length, at the setting that was served."""
     checks: tuple[Check, ...]
     promoted: str
     """The setting at which it is promoted; empty when it is not."""
@@ -120,9 +122,20 @@ class Drafter:
     @property
     def words(self) -> tuple[str, str]:
         """What the verdicts come to, and its look."""
+        return self.told(short=False)
+
+    def told(self, *, short: bool) -> tuple[str, str]:
+        """The same; `short` counts them instead of naming them."""
         failed = [VERDICTS[check.name] for check in self.checks if check.passed is False]
         absent = [VERDICTS[check.name] for check in self.checks if check.passed is None]
-        at = f"{PROMOTED} {self.promoted}, " if self.promoted not in ("", self.setting) else ""
+        if short and failed and failed != ["wiring"]:
+            return f"✗ {len(failed)} of {len(self.checks)} FAIL", "bad"
+        if short and not failed and absent:
+            return f"· {len(absent)} not made", "warn"
+        elsewhere = self.promoted not in ("", self.setting)
+        if short and elsewhere and not failed:
+            return f"✓ PASS {PROMOTED}{self.promoted}", "good"
+        at = f"{PROMOTED} {self.promoted}, " if elsewhere else ""
         if failed:
             return f"{at}✗ FAIL {', '.join(failed)}", "bad"
         return (f"{at}· {', '.join(absent)} not made", "warn") if absent else (f"{at}✓ PASS", "good")
@@ -227,7 +240,7 @@ def _drafter(row: Mapping[Any, Any]) -> Drafter:
         speedup=_interval(row.get("speedup")),
         tokens_per_s=number(row.get("tokens_per_s")),
         accept_length=number(row.get("accept_length")),
-        gap=number(row.get("gap")),
+        gap=number(mapping(row.get("served")).get("gap")),
         checks=tuple(Check(name, _flag(checks.get(name)), "") for name in VERDICTS),
         promoted=word(row.get("promoted")),
         measured=number(row.get("measured")),

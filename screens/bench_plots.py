@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from eagle3ops.screens.bench_model import MOST_POSITIONS, AcceptFacts, BenchFacts, SettingRow
-from eagle3ops.screens.bench_tables import figure, wrapped
+from eagle3ops.screens.bench_tables import figure
 from eagle3ops.screens.glyphs import Glyphs, bar
 from eagle3ops.screens.machine_tables import ABSENT, Line, cell
+from eagle3ops.screens.wrapping import wrapped
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

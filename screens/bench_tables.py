@@ -18,46 +18,12 @@ from eagle3ops.screens.bench_model import (
 )
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import ABSENT, WIDE, Line, cell
+from eagle3ops.screens.wrapping import wrapped
 
 LEFT, DASH, RIGHT, POINT, ONE = "├", "─", "┤", "●", "│"
 """Of an interval: its ends, the line between them, the value, and the place of 1."""
 
 CHOSEN = "▸"
-
-
-def wrapped(text: str, width: int, *, indent: int = 0, most: int = 99) -> list[str]:
-    """The text in pieces of at most `width` cells, broken at blanks where there are some."""
-    lines: list[str] = []
-    left, room = " " * indent, max(8, width)
-    line = ""
-    for piece in text.split(" "):
-        while cell_len(piece) > room - indent:
-            head = _front(piece, room - max(cell_len(line) + 1, indent) if line else room - indent)
-            if head and line:
-                line, piece = f"{line} {head}", piece[len(head) :]
-            elif head:
-                line, piece = left * bool(lines) + head, piece[len(head) :]
-            lines.append(line)
-            line = ""
-        joined = f"{line} {piece}" if line else left * bool(lines) + piece
-        if cell_len(joined) > room and line:
-            lines.append(line)
-            joined = left + piece
-        line = joined
-    lines.append(line)
-    if len(lines) > most:
-        lines = [*lines[: most - 1], f"{_front(lines[most - 1], room - 4).rstrip()} ..."]
-    return lines
-
-
-def _front(text: str, width: int) -> str:
-    """As much of the front as `width` cells hold."""
-    used = 0
-    for at, character in enumerate(text):
-        used += cell_len(character)
-        if used > width:
-            return text[:at]
-    return text
 
 
 class Axis:
@@ -110,12 +76,12 @@ def recommended_lines(facts: BenchFacts, width: int) -> list[Line]:
     return _told("✗ no drafter is recommended", "warn", facts.why, width)
 
 
-def standing_lines(facts: BenchFacts, chosen: str, width: int) -> list[Line]:
+def standing_lines(facts: BenchFacts, chosen: str, width: int, *, read_only: bool) -> list[Line]:
     """What is promoted, whether the chosen setting may be, and on what that was measured."""
     lines = promoted_lines(facts, width)
     gate, now = facts.gate.get(chosen), facts.current
     if gate is not None and (now is None or (now.run, now.setting) != (facts.run, chosen)):
-        lines += gate_lines(chosen, gate, facts.why, width)
+        lines += gate_lines(chosen, gate, facts.why, width, read_only=read_only)
     when = f"at {stamp(facts.measured)}" if facts.measured is not None else ""
     told = ", ".join(part for part in (facts.conditions, when) if part)
     return [*lines, *(((piece, "dim"),) for piece in wrapped(f"Measured {told}.", width))] if told else lines
@@ -134,10 +100,11 @@ def promoted_lines(facts: BenchFacts, width: int) -> list[Line]:
     if now.forced:
         rest[-1] += f", by force: {now.reason}"
     head = f"{PROMOTED} promoted: " + (f"this drafter at {now.setting}" if mine else now.words)
-    return _told(head, "good" if mine else "head", " ".join(rest), width)
+    look = "warn" if now.forced else "good" if mine else "head"
+    return _told(head, look, " ".join(rest), width)
 
 
-def gate_lines(chosen: str, gate: Gate, why: str, width: int) -> list[Line]:
+def gate_lines(chosen: str, gate: Gate, why: str, width: int, *, read_only: bool) -> list[Line]:
     """Whether a setting may be promoted, and if not, why; without the figures that stand in `why` already."""
     lines: list[Line] = []
     if gate.refusals:
@@ -148,7 +115,7 @@ def gate_lines(chosen: str, gate: Gate, why: str, width: int) -> list[Line]:
         ]
         lines += _told(f"✗ {chosen} is not to be promoted", "bad", "; ".join(told), width)
     else:
-        lines += _told(f"✓ {chosen} may be promoted", "good", "P does it", width)
+        lines += _told(f"✓ {chosen} may be promoted", "good", "" if read_only else "P does it", width)
     if gate.cautions:
         lines += [((piece, "dim"),) for piece in wrapped("  but: " + "; ".join(gate.cautions), width, indent=2, most=2)]
     return lines
@@ -167,7 +134,8 @@ def _told(head: str, look: str, rest: str, width: int) -> list[Line]:
 
 def setting_lines(facts: BenchFacts, chosen: str, width: int, glyphs: Glyphs) -> list[Line]:
     """One line a setting: throughput, speed-up with its interval drawn against 1, accept length, and a note."""
-    note = 21 if width >= 86 else 13
+    # Where there is no room for words, the sign alone says it.
+    note = 21 if width >= 86 else 13 if width >= 63 else 1
     axis = Axis((row.speedup for row in facts.settings if row.speedup), max(0, width - 50 - note))
     names = f"{'':2}{cell('setting', 8, glyphs)}{'tokens/s':>9}{'times':>7}{'95 % interval':>14}"
     head = f"{names} {axis.heading()} {'accept':>6}  {cell('', note, glyphs)}"
@@ -189,8 +157,14 @@ def _setting_line(row: SettingRow, facts: BenchFacts, chosen: str, axis: Axis, n
         (front, "plain"),
         (axis.row(speedup), speedup.look if speedup else "dim"),
         (f" {figure(row.accept_length):>6}  ", "plain"),
-        (cell(told, note, glyphs), look),
+        (cell(told if note > 1 else told[:1], note, glyphs), look),
     )
+
+
+def setting_at(line: Line) -> str:
+    """The setting that a line of the page is about; empty for another line."""
+    words = line[0][0][:10].split() if line else []
+    return words[-1] if words and (len(words) == 1 or words[0] == CHOSEN) else ""
 
 
 def _note(row: SettingRow, facts: BenchFacts, *, short: bool) -> tuple[str, str]:
@@ -241,7 +215,7 @@ def drafter_lines(
 ) -> tuple[Line, list[Line]]:
     """The heading and one line a drafter, speed-ups on one axis."""
     wide = width >= WIDE
-    run, target = (37 if wide else 21), (18 if all_targets and wide else 0)
+    run, target = (37 if wide else 21), (23 if all_targets and wide else 0)
     verdict = 31 if wide else 13
     fixed = 3 + run + target + 8 + 7 + (32 if wide else 0) + 8 + verdict + 3
     axis = Axis((row.speedup for row in rows if row.speedup), max(0, width - fixed))
@@ -259,13 +233,14 @@ def _drafter_line(
     run, target, verdict = widths
     mark = (PROMOTED if row.promoted else " ") + (CHOSEN if row.run == selected else " ") + " "
     ratio = f"{row.speedup.value:.2f}x" if row.speedup else ABSENT
-    front = f"{cell(short_run(row.run, run - 1), run, glyphs)}{cell(row.target, target, glyphs) if target else ''}"
+    front = cell(short_run(row.run, run - 1), run, glyphs)
+    front += cell(row.target, target - 1, glyphs) + " " if target else ""
     front += f"{cell(row.dtype, 10, glyphs) if wide else ''}{cell(row.setting, 8, glyphs)}{ratio:>7}"
     if wide:
         front += f"{f'{row.speedup.low:.2f} to {row.speedup.high:.2f}' if row.speedup else ABSENT:>14}"
     gap = ABSENT if row.gap is None else f"{max(-9.99, min(9.99, row.gap)):+.1%}"
     accept = f" {figure(row.accept_length):>7}{gap if wide else '':>{8 * wide}}  "
-    told, look = row.words
+    told, look = row.told(short=not wide)
     return (
         (mark, "good" if row.promoted else "plain"),
         (front + " ", "plain"),

@@ -9,7 +9,9 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 _DRAWN = {
-    **dict.fromkeys("─━═┄┅╌╍╴╶╸╺▔▁▂▃", "-"),
+    **dict.fromkeys("─┄┅╌╍╴╶╸╺▔▁▂▃", "-"),
+    # The pane that has the keys is told from the others by this alone.
+    **dict.fromkeys("━═", "="),
     **dict.fromkeys("│┃║┆┇╎╏╵╷╹╻▏▕▌▐▎▍▊▋▉", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯┏┓┗┛┣┫┳┻╋╔╗╚╝╠╣╦╩╬", "+"),
     **dict.fromkeys("●⏺◆■◼", "*"),

@@ -65,7 +65,7 @@ class ConfirmByName(ModalScreen[bool]):
         with Vertical(id="dialog"):
             yield Static(Text(self._question, style="bold"))
             yield Static(Text(self._consequence))
-            yield Static(Text.assemble("Type ", (self._name_wanted, "bold"), " to go on."))
+            yield Static(Text.assemble("Type ", (self._name_wanted, "bold"), " to go on."), id="wanted")
             yield Input(id="name")
             with Horizontal(id="buttons"):
                 yield Button(Text(f"{self._no} (Escape)"), id="no")
@@ -79,9 +79,12 @@ class ConfirmByName(ModalScreen[bool]):
         self.query_one("#yes", Button).disabled = not self._right()
 
     def on_input_submitted(self) -> None:
-        """Enter does nothing until the name is right."""
+        """Enter does nothing until the name is right, and says so."""
         if self._right():
             self.dismiss(True)
+        else:
+            told = Text.assemble("✗ That is not ", (self._name_wanted, "bold"), ": nothing was done.")
+            self.query_one("#wanted", Static).update(told)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """A button was chosen."""

@@ -5,6 +5,7 @@ paint only when their text changes. The footer here leaves keys out, from the en
 those that lead to help and out.
 """
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from textual import events
 from textual.screen import Screen
 from textual.widget import Widget
 
+FUNCTION_KEY = re.compile(r"f\d+")
 LAST = frozenset({"quit", "help"})
 """Actions whose keys are always shown."""
 
@@ -93,11 +95,20 @@ class KeyBar(Widget):
             return
         found: dict[str, Hint] = {}
         palette = self.app.COMMAND_PALETTE_BINDING
+        focused = screen.focused
+        useless: frozenset[str] = getattr(screen, "useless", frozenset())
+        typing = focused is not None and focused.check_consume_key("a", "a")
         for key, (_, binding, enabled, _) in screen.active_bindings.items():
             if binding.show or key == palette:
                 name = self.app.get_key_display(binding)
+                if typing and len(name) == 1:
+                    # It would be typed. Another key of the same action may still do it: F1.
+                    if not FUNCTION_KEY.fullmatch(key):
+                        continue
+                    name = key.upper()
                 label = "palette" if key == palette else binding.description
-                found.setdefault(binding.action, Hint(name, label, binding.action, enabled, binding.key))
+                works = enabled and binding.action not in useless
+                found.setdefault(binding.action, Hint(name, label, binding.action, works, binding.key))
         hints = tuple(found.values())
         if hints != self._hints:
             self._hints = hints

@@ -14,7 +14,7 @@ from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.screens.glyphs import glyphs_of
 from eagle3ops.screens.lines import Drawn, Lines, Table
 from eagle3ops.screens.machine import ProcessRow
-from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, host_lines
+from eagle3ops.screens.machine_tables import Line, gpu_table, gpu_title, host_lines, refusal_lines
 from eagle3ops.screens.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.process_tree import ORDERS, Branch, tree
 from eagle3ops.screens.room import Room
@@ -37,7 +37,6 @@ class GpusScreen(Room):
             "gpus",
             [
                 Binding("s", "sort", "Sort", tooltip="By CPU, memory, GPU memory, I/O or age"),
-                Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
             ],
         )
     ]
@@ -103,7 +102,8 @@ class GpusScreen(Room):
         state, failure = self._feed.link.state, self._feed.machine.failure
         lines: list[Line] = [(("Nothing read yet.", "dim"),)]
         if failure is not None:
-            lines = [((f"The machine cannot be watched: {failure[0]}", "bad"),), ((f"  {failure[1]}", "plain"),)]
+            width = self.query_one("#gpus", Lines).room.width
+            lines = refusal_lines(f"The machine cannot be watched: {failure[0]}", failure[1], width)
         elif state.kind == "connected":
             lines = [(("The first sample is on its way.", "dim"),)]
         self._entitle("#gpus", "GPUs")
@@ -148,7 +148,8 @@ class GpusScreen(Room):
         if follow:
             table.reveal()
         age = self._feed.machine.age(self._feed.clock()) if stale else 0.0
-        self._tell(process_detail(self._process(), age))
+        title = next((branch.title for branch in self._branches if branch.key == self._selected), "No process.")
+        self._tell(process_detail(self._process(), age) or title)
 
     def _process(self) -> ProcessRow | None:
         return next((branch.process for branch in self._branches if branch.key == self._selected), None)

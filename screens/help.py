@@ -53,8 +53,14 @@ def here(screen: Screen[object]) -> dict[str, list[KeyRow]]:
         sections.setdefault(place, []).append(
             KeyRow(", ".join(dict.fromkeys(keys)), row.label or row.name, row.what, row.name, row.shown)
         )
-    # Own actions first: what a list does with arrows is known.
-    return dict(sorted(sections.items(), key=lambda item: (not any(map(_own, item[1])), item[0] == EVERYWHERE)))
+    first = choices.where(type(screen))
+
+    def order(item: tuple[str, list[KeyRow]]) -> tuple[bool, bool, bool]:
+        # The screen's own actions first, then the pane's; what a list does with arrows is known.
+        place, rows = item
+        return place != first, not any(map(_own, rows)), place == EVERYWHERE
+
+    return dict(sorted(sections.items(), key=order))
 
 
 def _own(row: KeyRow) -> bool:

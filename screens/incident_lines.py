@@ -10,6 +10,7 @@ from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import Line, cell
 from eagle3ops.screens.watching import age
 from eagle3ops.watchdog.incident import Evidence, Incident, Remedy
+from eagle3ops.words import plain
 
 SEVERITY = {"error": ("✗ error", "bad"), "warn": ("▲ warn", "warn"), "info": ("● info", "plain")}
 WIDE = 110
@@ -76,12 +77,26 @@ def stamp(seconds: float) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def about_lines(incident: Incident, width: int, now: float) -> list[Line]:
-    """What happened, when, and what that means."""
+def cut_evidence(choices: Sequence[Choice], at: int, width: int) -> str:
+    """The evidence under the cursor, or else the first, where its line in the list does not hold all of it."""
+    here = choices[at].evidence if at < len(choices) else None
+    shown = here or next((choice.evidence for choice in choices if choice.evidence is not None), None)
+    if shown is None:
+        return ""
+    room = width - 2 - (cell_len(f"Enter: {shown.log}") + 2 if shown.log else 0)
+    return shown.what if cell_len(shown.what) > room else ""
+
+
+def about_lines(incident: Incident, width: int, now: float, told: str = "") -> list[Line]:
+    """What happened, when, and what that means; `told` is evidence that the list below has no room for."""
     mark, look = SEVERITY.get(incident.severity, SEVERITY["info"])
     lines: list[Line] = [((piece, look if not incident.over else "plain"),)
                          for piece in _wrap(f"{mark}: {incident.title}", width)]  # fmt: skip
-    times = f"first {stamp(incident.first)}, last {stamp(incident.last)} ({age(now - incident.last)} ago)"
+    said = told.partition(": ")[2] or told
+    if told and said not in incident.title:
+        lines += [((piece, "plain"),) for piece in _wrap(told, width)]
+    times = f"first {stamp(incident.first)}, " if stamp(incident.first) != stamp(incident.last) else ""
+    times += f"last {stamp(incident.last)} ({age(now - incident.last)} ago)"
     if incident.count > 1:
         times += f", {incident.count} times"
     if incident.over:
@@ -109,7 +124,7 @@ def choice_line(choice: Choice, width: int, glyphs: Glyphs, *, read_only: bool) 
     """One piece of evidence or one remedy, with what Enter does to it."""
     if choice.evidence is not None:
         text = f"  {choice.evidence.what}"
-        does = f"Enter: {choice.evidence.log}" if choice.evidence.log else ""
+        does = f"Enter: {plain(choice.evidence.log)}" if choice.evidence.log else ""
     else:
         assert choice.remedy is not None
         text = f"→ {choice.remedy.words}"

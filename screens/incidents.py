@@ -15,18 +15,20 @@ from eagle3ops.screens.incident_lines import (
     about_lines,
     choice_line,
     choices_of,
+    cut_evidence,
     timeline_head,
     timeline_line,
 )
 from eagle3ops.screens.incidents_feed import IncidentsFeed
 from eagle3ops.screens.lines import Lines, Table
-from eagle3ops.screens.machine_tables import Line
+from eagle3ops.screens.machine_tables import Line, hanging, refusal_lines
 from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.watchdog.incident import Incident, Remedy
 
-LOW = 30
+LOW = 40
 """On a terminal of fewer rows the lower panes get less."""
+LEAST = 24
 SHOWN = ("all", "those that stand", "of the selected run")
 
 
@@ -44,7 +46,6 @@ class Incidents(RunDeeds):
                     "enter",
                     "choose",
                     "Choose",
-                    key_display="Enter",
                     tooltip="Go to the evidence and remedies; there: do it",
                 ),
                 Binding("f", "show", "Filter", tooltip="All, those that stand, or those of the selected run"),
@@ -95,6 +96,7 @@ class Incidents(RunDeeds):
     def on_resize(self, event: events.Resize) -> None:
         """Another size makes other lines."""
         self.set_class(self.app.size.height < LOW, "low")
+        self.set_class(self.app.size.height < LEAST, "least")
         super().on_resize(event)
 
     def on_screen_resume(self) -> None:
@@ -155,24 +157,26 @@ class Incidents(RunDeeds):
             lines = [tuple((text, "stale") for text, _ in line) for line in lines]
         cursor = next((at for at, one in enumerate(self._listed) if one.id == self._cursor), None)
         follow = cursor != table.cursor
-        table.show(timeline_head(width, glyphs) if lines else (), lines or [(self._nothing(),)], cursor)
+        table.show(timeline_head(width, glyphs) if lines else (), lines or self._nothing(width), cursor)
         if follow:
             table.reveal()
         standing, count = len(feed.open), len(feed.incidents)
         title = f"{standing} stand{'s' if standing == 1 else ''}, {count - standing} are over: {self._shown}"
         if feed.left_out:
             title += f", {feed.left_out} older ones left out"
-        self._entitle("#timeline", title, f"STALE: {stale}" if stale else feed.failure)
+        self._entitle("#timeline", title, f"STALE: {stale}" if stale else "CANNOT BE READ" if feed.failure else "")
 
-    def _nothing(self) -> tuple[str, str]:
+    def _nothing(self, width: int) -> list[Line]:
         feed = self.incidents
         if feed.failure:
-            return f"They cannot be read: {feed.failure}", "bad"
+            return refusal_lines(f"They cannot be read: {feed.failure}", feed.remedy, width)
         if feed.read_at is None:
-            return "Reading ...", "dim"
+            return [(("Reading ...", "dim"),)]
         if feed.incidents:
-            return f"None {'of the selected run' if self._shown == SHOWN[2] else 'stands'}; f shows others.", "good"
-        return "No incident: nothing that the newest runs recorded, and nothing about the machine.", "good"
+            which = "of the selected run" if self._shown == SHOWN[2] else "stands"
+            return [((f"None {which}; f shows others.", "good"),)]
+        told = "No incident: nothing that the newest runs recorded, and nothing about the machine."
+        return hanging(told, width, "good")
 
     def _paint_incident(self, now: float) -> None:
         one, glyphs = self._incident(), self.console.glyphs
@@ -180,7 +184,6 @@ class Incidents(RunDeeds):
         width = max(1, about.room.width)
         place = ", ".join(part for part in (one.run or "the machine", one.stage) if part) if one is not None else ""
         self._entitle("#incident", place or "No incident is selected")
-        about.show((), about_lines(one, width, now) if one is not None else [])
         before = self._choices[self._choice] if self._choice < len(self._choices) else None
         self._choices = choices_of(one) if one is not None else []
         if one is None or one.id != self._chosen_of:
@@ -191,6 +194,8 @@ class Incidents(RunDeeds):
             # What can be done may have become more or less; the cursor stays on what it was on.
             self._choice = self._choices.index(before)
         self._choice = min(self._choice, max(0, len(self._choices) - 1))
+        told = cut_evidence(self._choices, self._choice, table.room.width)
+        about.show((), about_lines(one, width, now, told) if one is not None else [])
         self._entitle("#choices", "Evidence, and → what can be done")
         lines = [choice_line(choice, table.room.width, glyphs, read_only=self.read_only) for choice in self._choices]
         follow = self._choice != table.cursor

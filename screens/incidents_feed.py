@@ -52,6 +52,8 @@ class IncidentsFeed:
         self.read_at: float | None = None
         """When the runs' ones were last read."""
         self.failure = ""
+        self.remedy = ""
+        """What to do about the failure."""
         self.watched = False
         """Whether somebody looks: then it is read more often."""
         self._told: dict[str, set[str]] = {}
@@ -90,11 +92,14 @@ class IncidentsFeed:
         try:
             answer = await runs.ask("incidents.list", runs=RUNS)
         except ConnectionRefusedForGood as error:
-            self.failure = plain(error.what)
-            await self._wake.wait()
+            self.failure, self.remedy = plain(error.what), plain(error.remedy or "")
+            # The machine's own incidents go on being concluded when only the runs' ones are not to be had.
+            self._conclude()
+            if not self._console.link.connected:
+                await self._wake.wait()
             return
         except Eagle3opsError as error:
-            self.failure = plain(error.what)
+            self.failure, self.remedy = plain(error.what), plain(error.remedy or "")
             self._conclude()
             return
         if runs is self._console.runs:

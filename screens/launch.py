@@ -44,7 +44,6 @@ class Launch(FillIn):
                     "enter",
                     "edit",
                     "Edit",
-                    key_display="enter",
                     tooltip="Edit the setting, take the next choice, or fold the section",
                 ),
                 Binding("S", "start", "Start", tooltip="Start what the form holds; shows what it comes to, and asks"),
@@ -124,9 +123,9 @@ class Launch(FillIn):
         widths = tuple(self.query_one(f"#{name}", Lines).room for name in ("form", "about", "plan"))
         state = (
             (form.text, form.job, form.problems, form.origin) if form is not None else None,
-            (desk.verdict, desk.trouble, desk.placing, self.console.link.state.kind, gpus),
+            (desk.verdict, desk.trouble, desk.placing, self.runs.way, gpus),
             (frozenset(self._folded), self._selected, self._wanted, self.size, widths, self.app.theme),
-            (self._raw, self._before is not None, self._on_plan),
+            (self._raw, self._before is not None, self._searching, self._on_plan),
         )
         if state == self._painted:
             return
@@ -172,24 +171,21 @@ class Launch(FillIn):
             self.call_after_refresh(table.reveal)
         told = form_title(form)
         if self._wanted:
-            told += f"   only: {plain(self._wanted)}"
-        self._entitle(
-            "form", told, short_words(self.desk, self.console.link.state.kind, glyphs) if self._narrow else ""
-        )
+            told = f"only: {plain(self._wanted)}   {told}"
+        self._entitle("form", told, short_words(self.desk, self.runs.way, glyphs) if self._narrow else "")
         self._entitle("text", told)
         if self._raw:
             self._entitle("about", "Text")
             about.show((), text_problems(form, about.room.width, glyphs))
             return
         row = self._row()
-        self._entitle(
-            "about", "Editing: Enter takes it, Escape leaves it as it was" if self._before is not None else ""
-        )
+        told = "Editing: Enter takes it, Escape leaves it as it was" if self._before is not None else ""
+        self._entitle("about", "Finding: Enter goes to the list, Escape shows all again" if self._searching else told)
         about.show((), about_lines(form, row, about.room.width, glyphs))
 
     def _paint_plan(self, gpus: GpuRoom) -> None:
         pane, glyphs = self.query_one("#plan", Lines), self.console.glyphs
-        title, stale = plan_words(self.desk, self.console.link.state.kind)
+        title, stale = plan_words(self.desk, self.runs.way)
         self._entitle("plan", title)
         lines = verdict_lines(self.desk, pane.room.width, glyphs, gpus)
         pane.show((), [tuple((text, "stale") for text, _ in line) for line in lines] if stale else lines)

@@ -41,13 +41,14 @@ class ChooseStart(ModalScreen[Start | None]):
     def compose(self) -> ComposeResult:
         """A field, and what there is below it."""
         with Vertical(id="dialog"):
-            yield Input(placeholder="type to narrow down, or the path of a pipeline file on this machine", id="words")
+            yield Input(placeholder="words to narrow it down, or the path of a local file", id="words")
             yield OptionList(id="starts")
         yield Footer()
 
     def on_mount(self) -> None:
         """Show all of it."""
-        self.query_one("#dialog").border_title = "Start from"
+        dialog = self.query_one("#dialog")
+        dialog.border_title, dialog.border_subtitle = "Start from", "up, down and enter choose"
         self._show("")
         self.query_one(Input).focus()
 

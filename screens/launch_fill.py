@@ -52,7 +52,11 @@ class FillIn(LaunchDeeds):
             "words": self._searching,
         }
         for name, display in wanted.items():
-            self.query_one(f"#{name}").display = display
+            pane = self.query_one(f"#{name}")
+            if name in ("value", "words") and pane.display and not display and not focus:
+                # What cannot be seen must not go on taking keys; it may not even have them yet.
+                focus = "#plan" if not wanted["left"] else "#text" if self._raw else "#form"
+            pane.display = display
         if focus:
             self.query_one(focus).focus()
         self.refresh_bindings()
@@ -75,7 +79,11 @@ class FillIn(LaunchDeeds):
 
     def on_click(self, event: events.Click) -> None:
         """A second click edits."""
-        if event.chain == 2 and event.widget is self.query_one("#form"):
+        table = self.query_one("#form", Table)
+        at = table.line_at(event) if event.chain == 2 and event.widget is table else None
+        if at is not None and at < len(self._rows):
+            # Both clicks may have come before the table could say that the first one selected the line.
+            self._selected = self._rows[at].path
             self.action_edit()
 
     def on_input_changed(self, event: Input.Changed) -> None:

@@ -137,9 +137,8 @@ def form_title(form: Form) -> str:
     if form.broken:
         return f"{form.origin.label}: no YAML"
     count = len(form.changes()) + (form.job != form.origin.job)
-    wrong = len(form.problems)
-    told = [form.origin.label or "a new pipeline"]
-    told.append(f"{count} changed" if count else "unchanged")
-    if wrong:
-        told.append(f"{wrong} wrong")
-    return ", ".join(told)
+    wrong, label = len(form.problems), form.origin.label or "a new pipeline"
+    told = [f"{count} changed"] if count else []
+    told += [f"{wrong} wrong"] if wrong else []
+    # A long name is cut at its end; how far one is from it is not.
+    return f"{', '.join(told)}: {label}" if told else f"{label}, unchanged"

@@ -166,9 +166,12 @@ def _sums(plan: Mapping[str, Any], width: int, glyphs: Glyphs, gpus: GpuRoom) ->
         plain(stage.get("stage")) for stage in due if number(mapping(stage.get("forecast")).get("seconds")) is None
     ]
     told = human_seconds(sum(seconds)) if seconds else "not known yet"
+    told = f"at least {told}" if unknown and seconds else told
     lines.append((("time   ", "head"), (told, "plain")))
     if unknown and seconds:
         lines += wrapped(f"without {', '.join(unknown)}: nothing is known of them yet", width, "dim", "       ")
+    elif seconds:
+        lines += wrapped("by what earlier stages of this root took, of any target", width, "dim", "       ")
     elif unknown:
         lines += wrapped("no run of this root has shown how long these take", width, "dim", "       ")
     return lines
@@ -183,7 +186,8 @@ def _need(word: str, need: float | None, there: float | None, how: str, width: i
     told = f"{human_bytes(need)} of {human_bytes(there)} {how}" if there is not None else human_bytes(need)
     if share is not None:
         # Never 0 % for something.
-        told += f", {share:.0%}" if share >= 0.01 or not need else ", under 1%"
+        percent = f"{share:.0%}" if share < 10 else f"{share:,.0f} times as much"
+        told += f", {percent}" if share >= 0.01 or not need else ", under 1%"
     line: Line = ((f"{word:<7}", "head"), (told, look))
     room = width - 8 - cell_len(told)
     if share is not None and room >= 8:

@@ -22,7 +22,7 @@ def plan_words(desk: Desk, link: str) -> tuple[str, bool]:
     if desk.placing:
         return f"STARTING: the answer of {desk.host} is awaited" + ("" if link == "connected" else f" ({link})"), True
     if desk.form is None or desk.verdict is None:
-        return "Plan", False
+        return "Plan" if link == "connected" else f"NO PLAN: {desk.host} is {link}", False
     read = time.strftime("%H:%M:%S", time.localtime(desk.verdict.at))
     before = "" if desk.fresh is not None else ", before the last change"
     if link != "connected":

@@ -1,5 +1,6 @@
 """Which runs were there, what changed from one to another, and what did one think of it?"""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -15,7 +16,8 @@ from eagle3ops.screens.confirm import ConfirmByName
 from eagle3ops.screens.ledger_book import ORDERS, Book, LedgerRow
 from eagle3ops.screens.ledger_lines import comparison_lines, detail_lines, table_head, table_line, when_words
 from eagle3ops.screens.lines import Lines, Table
-from eagle3ops.screens.machine_tables import Line
+from eagle3ops.screens.machine_tables import Line, refusal_lines
+from eagle3ops.screens.note_drafts import NoteDrafts
 from eagle3ops.screens.note_form import NoteForm
 from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.watching import RunRow
@@ -25,6 +27,8 @@ READ_S = 5.0
 """Between looks at what has changed, where nothing says that something has."""
 SOON_S = 1.0
 """The same where the newest runs have changed."""
+KEEP_S = 0.3
+"""After the last key of a note, before it is written down."""
 LOW = 30
 """On a terminal of fewer rows the lower pane gets less."""
 
@@ -44,7 +48,6 @@ class Ledger(RunDeeds):
                     "enter",
                     "open",
                     "Open",
-                    key_display="Enter",
                     tooltip="Look at the run under the cursor, in every room",
                 ),
                 Binding("slash", "filter", "Filter", key_display="/", tooltip="Words, -words, figures: speedup>1.2"),
@@ -73,7 +76,10 @@ class Ledger(RunDeeds):
         self._compared: tuple[str, ...] = ()
         self._notes: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         self._drafts: dict[str, dict[str, str]] = {}
-        self._failure = ""
+        """By run: a note that was begun, as it is kept on disk, too."""
+        self._told_unkept = False
+        self._failure: tuple[str, str] | None = None
+        """What stands in the way, and what to do."""
         self._read_at: float | None = None
         self._read_of = -1
         self._reading = False
@@ -159,9 +165,9 @@ class Ledger(RunDeeds):
         try:
             answer = await self.runs.ask("ledger.rows", generation=book.generation, since=book.since)
             book.take(answer)
-            self._failure = ""
+            self._failure = None
         except Eagle3opsError as error:
-            self._failure = plain(error.what) + (f" → {plain(error.remedy)}" if error.remedy else "")
+            self._failure = plain(error.what), plain(error.remedy or "")
             book.pending, book.more = 0, False
         finally:
             self._reading, self._read_at = False, self.console.clock()
@@ -196,10 +202,11 @@ class Ledger(RunDeeds):
         if stale:
             lines = [tuple((text, "stale") for text, _ in line) for line in lines]
         follow = cursor != table.cursor
-        table.show(table_head(width, glyphs), lines or [(self._nothing(),)], cursor)
+        table.show(table_head(width, glyphs), lines or self._nothing(width), cursor)
         if follow:
             table.reveal()
-        self._entitle("#ledger-runs", self._title(), f"STALE: {stale}" if stale else self._failure)
+        unread = "CANNOT BE READ" if self._failure else ""
+        self._entitle("#ledger-runs", self._title(), f"STALE: {stale}" if stale else unread)
         self._paint_about(now)
 
     def _line(self, row: LedgerRow, width: int, now: float) -> Line:
@@ -213,14 +220,15 @@ class Ledger(RunDeeds):
             self._drawn[row.run_id] = known
         return known[1]
 
-    def _nothing(self) -> tuple[str, str]:
+    def _nothing(self, width: int) -> list[Line]:
         if self._failure:
-            return self._failure, "bad"
+            return refusal_lines(*self._failure, width)
+        told = "There is no run yet; 0 opens Launch, where one is started."
         if self._read_at is None:
-            return "Reading the runs ...", "dim"
-        if self.book.rows:
-            return "No run fits the filter.", "dim"
-        return "There is no run yet; 0 opens Launch, where one is started.", "dim"
+            told = "Reading the runs ..."
+        elif self.book.rows:
+            told = "No run fits the filter."
+        return [((told, "dim"),)]
 
     def _title(self) -> str:
         count = len(self.book.rows)
@@ -335,7 +343,8 @@ class Ledger(RunDeeds):
         self._unfolded = not self._unfolded
         self.look()
 
-    def action_note(self) -> None:
+    @work(exit_on_error=False)
+    async def action_note(self) -> None:
         """Write down what one thinks of the run."""
         row = self._row()
         if row is None:
@@ -343,30 +352,45 @@ class Ledger(RunDeeds):
         if row.status == "deleted":
             self.notify("The run was deleted; its notes cannot be added to.", severity="warning")
             return
-        run_id = row.run_id
-
-        def answered(typed: dict[str, str] | None) -> None:
-            said = dict(typed or {})
-            save = said.pop("save", "")
-            self._drafts[run_id] = said
-            if save:
-                self._write_note(run_id, said)
-
-        self.app.push_screen(NoteForm(run_id, self._drafts.get(run_id, {}), row.note), answered)
-
-    @work(exit_on_error=False)
-    async def _write_note(self, run_id: str, said: dict[str, str]) -> None:
-        if self.read_only:
+        run_id, drafts = row.run_id, NoteDrafts(self.console.link.name, self.runs.where)
+        if run_id not in self._drafts:
+            self._drafts[run_id] = await asyncio.to_thread(drafts.read, run_id)
+        if isinstance(self.app.screen, NoteForm):
             return
+        form = NoteForm(run_id, self._drafts[run_id], row.note, lambda typed: self._keep_note(drafts, run_id, typed))
+        answer = await self.app.push_screen_wait(form)
+        said = dict(answer)
+        save = said.pop("save", "")
+        self._keep_note(drafts, run_id, said, soon=False)
+        if save and await self._write_note(run_id, said):
+            self._keep_note(drafts, run_id, {}, soon=False)
+
+    @work(exclusive=True, group="draft", exit_on_error=False)
+    async def _keep_note(self, drafts: NoteDrafts, run_id: str, typed: dict[str, str], *, soon: bool = True) -> None:
+        """Write down what was typed, a moment after the last key."""
+        self._drafts[run_id] = typed
+        if soon:
+            await asyncio.sleep(KEEP_S)
+        try:
+            await asyncio.to_thread(drafts.keep, run_id, typed)
+        except OSError as error:
+            if not self._told_unkept:
+                self._told_unkept = True
+                told = f"{plain(error)}\nIt is lost if the console is killed before it is saved."
+                self.notify(told, title="The note cannot be kept while it is typed", severity="warning", markup=False)
+
+    async def _write_note(self, run_id: str, said: dict[str, str]) -> bool:
+        if self.read_only or not self.may_order("The note was not added"):
+            return False
         try:
             await self.runs.ask("runs.note", run=run_id, **said)
         except Eagle3opsError as error:
             self.notify(plain(error), title="The note was not added", severity="error", markup=False)
-            return
-        self._drafts.pop(run_id, None)
+            return False
         self.notify("The note was added.", title=run_id, markup=False)
         self._read_at = None
         self._glance()
+        return True
 
     @work(exit_on_error=False)
     async def action_delete(self) -> None:
@@ -377,6 +401,8 @@ class Ledger(RunDeeds):
         run_id, title = row.run_id, f"Delete {row.run_id}"
         if row.status == "deleted":
             self.notify("It was deleted already; its notes are kept.", severity="warning")
+            return
+        if not self.may_order(title):
             return
         try:
             would = await self.runs.ask("runs.delete", run=run_id)
@@ -392,7 +418,7 @@ class Ledger(RunDeeds):
                     no="Keep it",
                 )
             )
-            if not sure:
+            if not sure or not self.may_order(title):
                 return
             await self.runs.ask("runs.delete", run=run_id, delete=True)
         except Eagle3opsError as error:

@@ -10,37 +10,26 @@ from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.ledger_book import LedgerRow
 from eagle3ops.screens.machine import mapping
 from eagle3ops.screens.machine_tables import ABSENT, Line, cell
+from eagle3ops.screens.status_marks import mark
 from eagle3ops.screens.watching import age
+from eagle3ops.screens.wrapping import wrapped
 from eagle3ops.words import human_seconds, plain
 
-MARKS = {
-    "running": ("●", "history"),
-    "done": ("✓", "good"),
-    "reused": ("✓", "good"),
-    "failed": ("✗", "bad"),
-    "damaged": ("✗", "bad"),
-    "verdict FAIL": ("!", "bad"),
-    "cancelled": ("■", "warn"),
-    "interrupted": ("◌", "warn"),
-    "created": ("·", "dim"),
-    "deleted": ("·", "dim"),
-}
+SHORT = {"verdict FAIL": "FAIL"}
+"""Where the whole word does not fit."""
+NARROW = 70
+"""Below this width a run's name is worth more than how long it took."""
 WIDE = 120
 """From this width on there is room for more columns."""
 SECTIONS = {
     "spec": "asked for (pipeline file)",
     "outcome": "outcome",
-    "verdicts": "verdicts",
     "metrics": "figures",
+    "verdicts": "verdicts",
     "versions": "versions",
     "keys": "stages by key (it changes with settings, inputs and the code that matters)",
 }
 """What they are called, in the order in which they are shown."""
-
-
-def mark_of(status: str) -> tuple[str, str]:
-    """Glyph and look of a status."""
-    return MARKS.get(status, ("?", "plain"))
 
 
 def table_head(width: int, glyphs: Glyphs) -> Line:
@@ -51,16 +40,16 @@ def table_head(width: int, glyphs: Glyphs) -> Line:
 
 def _columns(short: Sequence[str], more: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
     """The cells of one row; those of `more` where there is room for them."""
-    mark, status, run, when, took, accept, speedup, wiring = short
+    sign, status, run, when, took, accept, speedup, wiring = short
     created, job, verdicts, notes = more
     fixed = [
         cell(when, 10, glyphs, right=True),
-        cell(took, 11, glyphs, right=True),
+        *([cell(took, 11, glyphs, right=True)] if width >= NARROW else []),
         cell(accept, 6, glyphs, right=True),
         cell(speedup, 7, glyphs, right=True),
         cell(wiring, 6, glyphs),
     ]
-    left = [cell(mark, 1, glyphs), cell(status, 14 if width >= WIDE else 12, glyphs)]
+    left = [cell(sign, 1, glyphs), cell(status, 14 if width >= WIDE else 13, glyphs)]
     if width >= WIDE:
         fixed = [cell(created, 16, glyphs), *fixed, cell(verdicts, 10, glyphs)]
         left.append(cell(job, 9, glyphs))
@@ -74,7 +63,7 @@ def _columns(short: Sequence[str], more: Sequence[str], width: int, glyphs: Glyp
 
 def table_line(row: LedgerRow, width: int, glyphs: Glyphs, when: str, *, marked: bool, chosen: bool) -> Line:
     """One run in the table; `when` as `when_words` says."""
-    glyph, look = mark_of(row.status)
+    glyph, look = mark(row.status)
     wiring = {None: ABSENT, True: "✓ PASS", False: "✗ FAIL"}[row.wiring]
     count = len(row.verdicts)
     verdicts = f"{count - len(row.failed)}/{count} PASS" if count else ABSENT
@@ -84,7 +73,7 @@ def table_line(row: LedgerRow, width: int, glyphs: Glyphs, when: str, *, marked:
     cells = _columns(
         [
             "*" if marked else "",
-            f"{glyph} {row.status}",
+            f"{glyph} {row.status if width >= WIDE else SHORT.get(row.status, row.status)}",
             ("> " if chosen else "") + row.name + count_words,
             when,
             human_seconds(row.took) if row.took is not None else ABSENT,
@@ -98,7 +87,7 @@ def table_line(row: LedgerRow, width: int, glyphs: Glyphs, when: str, *, marked:
     )
     faded = "dim" if row.status == "deleted" else "plain"
     parts: list[tuple[str, str]] = [(f"{cells[0]} ", "warn" if marked else faded), (f"{cells[1]} ", look)]
-    at = 9 if width >= WIDE else 7
+    at = 9 if width >= WIDE else 7 if width >= NARROW else 6
     if row.wiring is False:
         parts += [(" ".join(cells[2:at]) + " ", faded), (cells[at], "bad")]
         if rest := cells[at + 1 :]:
@@ -146,7 +135,7 @@ def detail_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, widt
         width: of the lines.
         glyphs: to draw with.
     """
-    glyph, look = mark_of(row.status)
+    glyph, look = mark(row.status)
     said = f"  job {row.job}" if row.job else ""
     said += f"  created {_stamp(row.created)}" if row.created else ""
     said += f"  took {human_seconds(row.took)}" if row.took is not None else ""
@@ -156,7 +145,7 @@ def detail_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, widt
     if row.cause:
         lines += _wrapped(row.cause, width, "bad" if row.status in ("failed", "damaged", "verdict FAIL") else "plain")
     if row.stages:
-        lines.append(_stages(row, width))
+        lines += _flow([(f"{mark(status)[0]} {name}", mark(status)[1]) for name, status in row.stages], width, 2)
     lines += _note_lines(row, notes, width)
     if row.verdicts:
         lines += _flow([(f"{'✓ PASS' if passed else '✗ FAIL'} {name}", "good" if passed else "bad")
@@ -164,18 +153,6 @@ def detail_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, widt
     if row.figures:
         lines += _pairs([(name, number_words(value)) for name, value in row.figures.items()], width, glyphs)
     return lines
-
-
-def _stages(row: LedgerRow, width: int) -> Line:
-    pieces = [(f"{mark_of(status)[0]} {name}", mark_of(status)[1]) for name, status in row.stages]
-    line: list[tuple[str, str]] = []
-    room = width
-    for text, look in pieces:
-        room -= cell_len(text) + 2
-        if room < 0:
-            break
-        line += [(text, look), ("  ", "plain")]
-    return tuple(line)
 
 
 def _note_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, width: int) -> list[Line]:
@@ -201,7 +178,8 @@ def _wrapped(text: str, width: int, look: str, *, first: int = 0) -> list[Line]:
     return lines
 
 
-def _flow(pieces: Sequence[tuple[str, str]], width: int) -> list[Line]:
+def _flow(pieces: Sequence[tuple[str, str]], width: int, gap: int = 3) -> list[Line]:
+    """Pieces beside each other, over as many lines as it takes."""
     lines: list[Line] = []
     line: list[tuple[str, str]] = []
     room = width
@@ -209,8 +187,8 @@ def _flow(pieces: Sequence[tuple[str, str]], width: int) -> list[Line]:
         if line and cell_len(text) > room:
             lines.append(tuple(line))
             line, room = [], width
-        line += [(text, look), ("   ", "plain")]
-        room -= cell_len(text) + 3
+        line += [(text, look), (" " * gap, "plain")]
+        room -= cell_len(text) + gap
     return [*lines, tuple(line)] if line else lines
 
 
@@ -279,10 +257,10 @@ def _difference(
     """One entry; long values go on below."""
     told = [number_words(one), number_words(two)]
     gain = _gain(one, two) if gains else ""
-    pieces = [chop_cells(text, third) or [""] for text in told]
+    pieces = [wrapped(text, third, most=4) for text in told]
     rows = max(map(len, pieces))
     lines: list[Line] = []
-    for at in range(min(rows, 4)):
+    for at in range(rows):
         cells = [piece[at] if at < len(piece) else "" for piece in pieces]
         name = f"  {key}" if at == 0 else ""
         if at == 0 and gain and cell_len(name) + cell_len(gain) < first:

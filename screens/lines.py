@@ -117,6 +117,18 @@ class Lines(ScrollView, can_focus=False):
         if self.virtual_size.height != rows:
             self.virtual_size = Size(0, rows)
 
+    def line(self, at: int) -> Line:
+        """What a line says."""
+        return self._lines[at]
+
+    def line_at(self, event: events.MouseEvent) -> int | None:
+        """The line under the mouse; None for the heading, the frame, and below the last line."""
+        inside = event.get_content_offset(self)
+        if inside is None or (self._head and inside.y == 0):
+            return None
+        at = inside.y - (1 if self._head else 0) + int(self.scroll_offset.y)
+        return at if 0 <= at < len(self._lines) else None
+
     def notify_style_update(self) -> None:
         """Another theme."""
         super().notify_style_update()
@@ -216,16 +228,13 @@ class Table(Lines, can_focus=True):
         if at is not None:
             self._want(at)
 
-    def line_at(self, event: events.MouseEvent) -> int | None:
-        """The line under the mouse; None for the heading, the frame, and below the last line."""
-        inside = event.get_content_offset(self)
-        if inside is None or (self._head and inside.y == 0):
-            return None
-        at = inside.y - (1 if self._head else 0) + int(self.scroll_offset.y)
-        return at if 0 <= at < len(self._lines) else None
-
     def reveal(self) -> None:
         """Scroll so that the cursor is in sight."""
+        self._reveal()
+        # Lines that have only just come make it possible to scroll that far when they stand there.
+        self.call_after_refresh(self._reveal)
+
+    def _reveal(self) -> None:
         room = self.room.height - (1 if self._head else 0)
         if self.cursor is None or room < 1:
             return

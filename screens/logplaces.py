@@ -6,7 +6,7 @@ from textual import work
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.screens.log_place import LogPlace
 from eagle3ops.screens.logreading import LogReading
-from eagle3ops.screens.logsource import Document, Which
+from eagle3ops.screens.logsource import Document, Matches, Which
 from eagle3ops.screens.logtext import Condition, labels, parse_part
 from eagle3ops.words import human_bytes, plain
 
@@ -134,6 +134,22 @@ class LogPlaces(LogReading):
         else:
             self._apply_filter()
             self._apply_search(jump=False)
+
+    def _why_nothing(self) -> tuple[str, ...]:
+        """What stands where there is no line to show."""
+        document, words = self._document, self.no_run()
+        if words:
+            return words
+        if document is None:
+            return ("This run has no logs yet." if self._read_at is not None else "Asking for the logs ...",)
+        if document.size == 0:
+            row = self.runs.row
+            still = " yet; it appears here when it is" if row is not None and row.status == "running" else ""
+            others = "< and > go to the others." if any(self._sizes.values()) else "1 shows what the run itself tells."
+            return (f"Nothing was written to {plain(document.which.name)}{still}.", "", others)
+        if isinstance(self._view.rows, Matches) and self._scanning is None:
+            return ("No line matches the filter.", "", "& changes it, e the level, # the ranks.")
+        return ()
 
     def _left_out(self) -> str:
         """What of long logs is not merged, in words."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import on, work
 
@@ -53,8 +54,12 @@ class LogReading(Room):
         return self.query_one("#log", LogView)
 
     def _say(self, error: Eagle3opsError) -> None:
-        self._error = plain(error.what) + (f"; {plain(error.remedy)}" if error.remedy else "")
+        told, before = plain(error.what) + (f"; {plain(error.remedy)}" if error.remedy else ""), self._error
+        self._error = told
         self._show_status()
+        if told != before and cell_len(told) + 2 > self._view.size.width:
+            # The line below the log has no room for it, and what to do stands at its end.
+            self.notify(plain(error), title="Logs", severity="error", markup=False)
 
     def _show_status(self) -> None:
         """Something that the status tells has changed."""
@@ -249,7 +254,7 @@ class LogReading(Room):
         """Which log, and which line and byte of it."""
         document, view = self._document, self._view
         if document is None:
-            return Text("This run has no logs yet." if self._read_at is not None else "Asking for the logs...")
+            return Text("no log")
         number, which = self._number(), document.which
         origin = self._origin if self._origin is not None and self._origin[0] == number else None
         text = Text(plain(which.name), style="bold")
@@ -273,7 +278,7 @@ class LogReading(Room):
         if self._error:
             return Text(f"! {self._error}", style="bold red", no_wrap=True, overflow="ellipsis")
         view, document = self._view, self._document
-        below = view.rows.count - 1 - view.cursor
+        below = max(0, view.rows.count - 1 - view.cursor)
         glyphs = glyphs_of(self.app)
         parts = [
             Text(f"{glyphs.follow} following", style="green")
@@ -288,7 +293,7 @@ class LogReading(Room):
         if self._filter is not None:
             inside = str(Part(self._part.ranks)) if self._part_condition() is not None else ""
             shown = " and ".join(filter(None, [self._typed["filter"], _level_words(self._level), inside]))
-            parts.append(Text(f"filter {plain(shown)}: {self._filter.count:,} lines", style="bold"))
+            parts.append(Text(f"filter {plain(shown)}: {many(self._filter.count, 'line')}", style="bold"))
         if self._search is not None:
             place = f"{self._hit + 1:,} of " if self._hit is not None else ""
             parts.append(Text(f"/{plain(self._typed['search'])}: {place}{self._search.count:,}", style="bold"))
@@ -303,6 +308,11 @@ class LogReading(Room):
     def _left_out(self) -> str:
         """What is not here of what is shown, in words."""
         return ""
+
+
+def many(count: int, what: str) -> str:
+    """`1 line`, `3,001 lines`."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def _level_words(level: str) -> str:

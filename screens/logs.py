@@ -14,12 +14,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.base import named
 from eagle3ops.screens.clipboard import copy
 from eagle3ops.screens.log_place import LogPlace
 from eagle3ops.screens.logplaces import LogPlaces
-from eagle3ops.screens.logreading import TYPING_S
+from eagle3ops.screens.logreading import TYPING_S, many
 from eagle3ops.screens.logsource import Document, Matches, RunHost, Which
 from eagle3ops.screens.logtext import parse_place
 from eagle3ops.screens.logview import LogView
@@ -59,7 +58,7 @@ class Logs(LogPlaces):
                 Binding("e", "level", "Level", tooltip="All lines, warnings and errors, errors only"),
                 Binding("m", "merge", "Merge", tooltip="All logs as one, or the log of this line by itself"),
                 Binding("number_sign", "ask('part')", "Ranks", key_display="#", tooltip="Only some ranks or roles"),
-                Binding("c", "cause", "Cause", tooltip="To the line that says why the run failed"),
+                Binding("E", "cause", "Cause", tooltip="To the line that says why the run failed"),
                 Binding("l", "list", "Logs", tooltip="To the list of logs, or back"),
                 Binding("w", "wrap", "Wrap", tooltip="Break long lines, or let them run on"),
                 Binding("t", "times", "Times", tooltip="Leave out the times that lines begin with, or show them"),
@@ -67,10 +66,10 @@ class Logs(LogPlaces):
                 Binding("n", "next(1)", "Next match", show=False, tooltip="To the next match"),
                 Binding("N", "next(-1)", "Previous match", show=False, tooltip="To the match before"),
                 Binding("colon,ctrl+g", "ask('go')", "Go to line", show=False, tooltip="A number, -20 or 50%"),
-                Binding("right_square_bracket", "other(1)", "Next log", show=False, tooltip="Empty ones are left out"),
-                Binding("left_square_bracket", "other(-1)", "Previous log", show=False, tooltip="The one before"),
-                Binding("less_than_sign", "run(1)", "Older run", show=False, tooltip="The logs of the run before"),
-                Binding("greater_than_sign", "run(-1)", "Newer run", show=False, tooltip="The logs of the run after"),
+                Binding("greater_than_sign", "other(1)", "Next log", show=False, tooltip="Empty ones are left out"),
+                Binding("less_than_sign", "other(-1)", "Previous log", show=False, tooltip="The one before"),
+                Binding("left_square_bracket", "run(1)", "Older run", show=False, tooltip="The logs of the run before"),
+                Binding("right_square_bracket", "run(-1)", "Newer run", show=False, tooltip="Those of the run after"),
             ],
         )
     ]
@@ -104,6 +103,15 @@ class Logs(LogPlaces):
     def look(self) -> None:
         """Turn to the selected run, and to the place in it that somebody points to."""
         wanted: LogPlace | None = getattr(self.app, "log_wanted", None)
+        if self.runs.selected is None and self._run_id:
+            # It was deleted, and no other is left.
+            self.workers.cancel_group(self, "watch")
+            self._run_id, self._sizes, self._document = "", {}, None
+            self._filter = self._search = self._hit = self._origin = self._error = None
+            self._list.clear_options()
+            self._view.border_title, self._view.labels = Text(""), ()
+            self._view.show(Document(self._host, Which.one("")), 0)
+            self._show_status()
         if self.runs.selected is not None and self.runs.selected != self._run_id:
             self._run_id = self.runs.selected
             self._host = RunHost(self.console.link, self._run_id, self.runs.root)
@@ -132,7 +140,7 @@ class Logs(LogPlaces):
     @work(exclusive=True, group="watch", exit_on_error=False)
     async def _watch(self) -> None:
         """Look at the sizes of the logs, and at the end of the one that is shown when it has grown."""
-        pause = LOOK_S
+        pause, failed = LOOK_S, False
         while True:
             if not self.visible_now:
                 await asyncio.sleep(LOOK_S)
@@ -142,12 +150,11 @@ class Logs(LogPlaces):
                 self._read_at = self.console.clock()
                 self._show_list({str(log["log"]): int(log["size"]) for log in found.get("logs", [])}, found)
                 grown = await self._look()
-            except ConnectionRefusedForGood as error:
-                self._say(error)
-                return
+                if failed:
+                    failed, self._error = False, None
             except Eagle3opsError as error:
                 self._say(error)
-                grown = False
+                grown, failed = False, True
             self._show_status()
             pause = LOOK_S if grown else min(pause * 1.5, LONGEST_LOOK_S)
             await asyncio.sleep(pause)
@@ -298,6 +305,7 @@ class Logs(LogPlaces):
         self._asking = what
         ask = self.query_one("#log-ask", Input)
         ask.border_title = _ASKED[what]
+        ask.border_subtitle = "enter: done   esc: back to the log"
         with self.prevent(Input.Changed):
             ask.value = "" if what == "go" else self._typed[what]
         ask.display = True
@@ -354,9 +362,8 @@ class Logs(LogPlaces):
             return
         text = "\n".join("\t".join(map(plain, line.text.split("\t"))) for line in lines)
         where = await copy(text, self.app.copy_to_clipboard)
-        many = f"{len(lines):,} lines" if len(lines) != 1 else "1 line"
         more = f" (at most {COPY_LINES:,} at once)" if last - first >= COPY_LINES else ""
-        self.notify(f"{many}{more}, {where}", title="Copied", markup=False)
+        self.notify(f"{many(len(lines), 'line')}{more}, {where}", title="Copied", markup=False)
         self._view.mark = None
         self._view.redraw()
 
@@ -366,12 +373,16 @@ class Logs(LogPlaces):
         """Where one is, and what one sees."""
         if not self.is_mounted:
             return
-        stale = self.console.link.state.kind != "connected"
+        stale = self.runs.way != "connected"
         self.query_one("#log-body").set_class(stale, "stale")
-        how = self._how()
+        how = self._how() if self._document is not None else Text()
         if stale:
-            seen = time.strftime("%H:%M:%S", time.localtime(self._read_at)) if self._read_at else "never"
-            how = Text(f"! {plain(self.console.link.state)}; read at {seen}", style="bold yellow")
+            seen = "nothing read yet"
+            if self._read_at:
+                seen = time.strftime("read at %H:%M:%S", time.localtime(self._read_at))
+            state, way = self.console.link.state, self.runs.way
+            how = Text(f"! {plain(state) if state.kind == way else way}; {seen}", style="bold yellow")
+        self._view.tell(self._why_nothing())
         told = Text("\n").join([self._where(), how])
         if told != self._told_last or told.spans != self._told_last.spans:
             self._told_last = told

@@ -30,6 +30,7 @@ SOURCE_LOOKS = 5
 class LogView(ScrollView, can_focus=True):
     """Scrolls through rows, with a cursor, a selection, and marks for levels and matches."""
 
+    PLACE: ClassVar[str] = "In a log"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "log--gutter",
         "log--cursor",
@@ -46,19 +47,19 @@ class LogView(ScrollView, can_focus=True):
         *named(
             "log",
             [
-                Binding("up,k", "move(-1)", "Up", show=False),
-                Binding("down,j", "move(1)", "Down", show=False),
-                Binding("shift+up", "move(-1, True)", "Select up", show=False),
-                Binding("shift+down", "move(1, True)", "Select down", show=False),
-                Binding("pageup,b", "page(-1)", "Page up", show=False),
-                Binding("pagedown,space", "page(1)", "Page down", show=False),
-                Binding("ctrl+u", "page(-0.5)", "Half a page up", show=False),
-                Binding("ctrl+d", "page(0.5)", "Half a page down", show=False),
+                Binding("up,k", "move(-1)", "Up", show=False, tooltip="One line up"),
+                Binding("down,j", "move(1)", "Down", show=False, tooltip="One line down"),
+                Binding("shift+up", "move(-1, True)", "Select up", show=False, tooltip="Select lines, upwards"),
+                Binding("shift+down", "move(1, True)", "Select down", show=False, tooltip="Select lines, downwards"),
+                Binding("pageup,b", "page(-1)", "Page up", show=False, tooltip="One window up"),
+                Binding("pagedown,space", "page(1)", "Page down", show=False, tooltip="One window down"),
+                Binding("ctrl+u", "page(-0.5)", "Half a page up", show=False, tooltip="Half a window up"),
+                Binding("ctrl+d", "page(0.5)", "Half a page down", show=False, tooltip="Half a window down"),
                 Binding("home,g", "first", "First line", show=False),
                 Binding("end,G", "last", "Last line, and follow", show=False),
-                Binding("left", "aside(-1)", "Left", show=False),
-                Binding("right", "aside(1)", "Right", show=False),
-                Binding("v", "select", "Select lines", show=False),
+                Binding("left", "aside(-1)", "Left", show=False, tooltip="Back to the left of long lines"),
+                Binding("right", "aside(1)", "Right", show=False, tooltip="On to the right of long lines"),
+                Binding("v", "select", "Select lines", show=False, tooltip="Begin to select here, or select nothing"),
             ],
         )
     ]
@@ -85,6 +86,8 @@ class LogView(ScrollView, can_focus=True):
         """What a search found in lines, by their numbers."""
         self.labels: tuple[str, ...] = ()
         """Names of the logs, where lines of several are shown."""
+        self.words: tuple[str, ...] = ()
+        """Why there is nothing, where there is nothing."""
         self._skip = 0
         """Pieces of the first row that are above the window: a wrapped line can be taller than it."""
         self._widest = 0
@@ -93,6 +96,13 @@ class LogView(ScrollView, can_focus=True):
         self._painted: list[tuple[object, ...]] = []
         self._looks: dict[str, Style] = {}
         self._base: Style | None = None
+
+    def tell(self, words: tuple[str, ...]) -> None:
+        """Say why there is nothing."""
+        if words != self.words:
+            self.words = words
+            if not self.rows.count:
+                self.refresh()
 
     def show(self, rows: Rows, cursor: int) -> None:
         """Show other rows, with the cursor on one of them."""
@@ -216,7 +226,9 @@ class LogView(ScrollView, can_focus=True):
         """One row of the screen."""
         width = self.scrollable_content_region.width
         if y >= len(self._drawn):
-            return Strip.blank(width, self._plain())
+            # One row is left free above the words.
+            told = self.words[y - 1] if not self.rows.count and 0 < y <= len(self.words) else ""
+            return Strip([Segment(f"  {told}", self._plain())]).adjust_cell_length(width, self._plain())
         row, begin, end = self._drawn[y]
         line = self.rows.get(row)
         base = self._plain() + self._row_style(row)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from eagle3ops.screens.process_names import role_of
 from eagle3ops.words import plain
 
 HZ = 2.0
@@ -351,7 +352,7 @@ def _process(
         ppid=_whole(one.get("ppid")),
         start=number(one.get("start")) or 0.0,
         run=run,
-        role=label if label not in ("", run) else _text(one.get("name")) or "?",
+        role=label if label not in ("", run) else role_of(_text(one.get("name")), _text(one.get("cmd"))) or "?",
         command=_text(one.get("cmd")),
         state=_text(one.get("state"))[:1],
         cpu=number(one.get("cpu")),

@@ -4,6 +4,7 @@ A line is a list of parts, each a text with the name of a look; what the looks a
 Few parts a line, as every change of look costs bytes on the way to the terminal.
 """
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,13 @@ def cell(text: str, width: int, glyphs: Glyphs, *, right: bool = False) -> str:
     return " " * (width - length) + text if right else text + " " * (width - length)
 
 
+def refusal_lines(what: str, remedy: str, width: int) -> list[Line]:
+    """What stands in the way and what to do about it, on as many lines as that takes."""
+    told = [(piece, "bad") for piece in textwrap.wrap(what, max(8, width))]
+    told += [(piece, "plain") for piece in textwrap.wrap(f"→ {remedy}" if remedy else "", max(8, width))]
+    return [(part,) for part in told]
+
+
 def amount(value: float | None, unit: str) -> str:
     """`97 %`; `-` for what is not known."""
     return ABSENT if value is None else f"{value:,.0f} {unit}"
@@ -57,6 +65,11 @@ def amount(value: float | None, unit: str) -> str:
 def size(value: float | None) -> str:
     """`1.4 GiB`; `-` for what is not known."""
     return ABSENT if value is None else human_bytes(value)
+
+
+def hanging(text: str, width: int, look: str = "plain") -> list[Line]:
+    """Words over as many lines as they take; the later ones stand further in."""
+    return [((piece, look),) for piece in textwrap.wrap(text, max(12, width), subsequent_indent="  ")]
 
 
 def rate(value: float | None) -> str:
@@ -72,7 +85,8 @@ def pair(one: float | None, other: float | None, suffix: str = "") -> str:
     unit = human_bytes(max(known)).split()[1]
     scale = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB").index(unit)
     places = 0 if unit == "B" else 1
-    told = [ABSENT if value is None else f"{value / scale:.{places}f}" for value in (one, other)]
+    figures = [None if value is None else value / scale for value in (one, other)]
+    told = [ABSENT if value is None else f"{value:.{places if value < 1000 else 0}f}" for value in figures]
     return f"{told[0]}/{told[1]} {unit}{suffix}"
 
 
@@ -91,11 +105,13 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
     if snapshot is None:
         return (), []
     if not snapshot.gpus:
-        lines: list[Line] = [((f"No GPU: {snapshot.absent or 'the reason is not known'}", "warn"),)]
-        return (), [*lines, ((f"  {snapshot.remedy}", "plain"),)] if snapshot.remedy else lines
+        lines = hanging(f"No GPU: {snapshot.absent or 'the reason is not known'}", width, "warn")
+        return (), lines + (hanging(f"{glyphs.arrow} {snapshot.remedy}", width) if snapshot.remedy else [])
     widths = _gpu_widths(snapshot, width)
     top = machine.power_top()
     seconds = f"{widths.util_history * CELL_S:.0f} s"
+    if len(seconds) + 5 <= widths.util_history:
+        seconds = f"last {seconds}"
     heads = [
         cell("", 2, glyphs),
         *([cell("name", widths.name, glyphs)] if widths.name else []),
@@ -110,7 +126,7 @@ def gpu_table(machine: Machine, width: int, glyphs: Glyphs) -> tuple[Line, list[
     heads.append(cell("clocks" if widths.links else "clock", 14 if widths.links else 8, glyphs, right=not widths.links))
     heads.append(cell("temp", 5, glyphs, right=True))
     if widths.links:
-        heads += [cell("PCIe out/in", 17, glyphs), cell("NVLink out/in", 16, glyphs)]
+        heads += [cell("PCIe out/in", 17, glyphs), cell("NVLink out/in", 17, glyphs)]
     return ((" ".join(heads), "head"),), [_gpu_line(gpu, machine, widths, top, glyphs) for gpu in snapshot.gpus]
 
 
@@ -124,8 +140,8 @@ def _gpu_widths(snapshot: Snapshot, width: int) -> _Widths:
         history = max(0, min(40, (rest - state) * 2 // 3))
         return _Widths(name, state, history, max(0, rest - state - history), 0, links=False)
     name = min(16, name)
-    rest = width - (2 + name + 1 + 5 + 16 + 6 + 14 + 5 + 17 + 16) - 10
-    state = min(30, max(rest // 2, rest - 20))
+    rest = width - (2 + name + 1 + 5 + 16 + 6 + 14 + 5 + 17 + 17) - 10
+    state = min(29, max(rest // 2, rest - 20))
     history, power = max(8, (rest - state) // 2), max(6, (rest - state) // 4)
     return _Widths(name, state, history, max(0, rest - state - history - power), power, links=True)
 
@@ -166,7 +182,7 @@ def _gpu_line(gpu: GpuRow, machine: Machine, widths: _Widths, top: float, glyphs
         pcie = pair(*gpu.pcie, "/s")
         tail += [
             cell(aged(pcie, gpu.pcie_age if pcie != ABSENT else 0.0), 17, glyphs),
-            cell(pair(*gpu.nvlink, "/s"), 16, glyphs),
+            cell(pair(*gpu.nvlink, "/s"), 17, glyphs),
         ]
     line = [
         (f"{gpu.index:>2} {cell(_short_name(gpu), widths.name, glyphs)}{' ' if widths.name else ''}", "plain"),
@@ -281,7 +297,7 @@ def _places(disks: Mapping[Any, Any]) -> dict[tuple[str, str], str]:
         paths.setdefault(told, []).append(plain(path))
     for some in paths.values():
         some.sort(key=lambda path: (len(path), path))
-    return {told: some[0] + (f" +{len(some) - 1}" if len(some) > 1 else "") for told, some in paths.items()}
+    return {told: some[0] + (f" and {len(some) - 1} more:" if len(some) > 1 else "") for told, some in paths.items()}
 
 
 def _busiest(rates: object, keys: tuple[str, str]) -> list[tuple[str, tuple[float | None, ...]]]:

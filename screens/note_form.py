@@ -1,6 +1,6 @@
 """What does a person want to note of a run? Three lines, of which at least one says something."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from rich.text import Text
@@ -33,9 +33,15 @@ class NoteForm(ModalScreen[dict[str, str]]):
         )
     ]
 
-    def __init__(self, run_id: str, draft: Mapping[str, str], last: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        draft: Mapping[str, str],
+        last: Mapping[str, str],
+        typing: Callable[[dict[str, str]], object] = lambda typed: None,
+    ) -> None:
         super().__init__()
-        self._run_id, self._draft, self._last = run_id, draft, last
+        self._run_id, self._draft, self._last, self._typing = run_id, draft, last, typing
 
     def compose(self) -> ComposeResult:
         """One field a line; what was said last time shines through an empty one."""
@@ -54,6 +60,10 @@ class NoteForm(ModalScreen[dict[str, str]]):
 
     def _typed(self) -> dict[str, str]:
         return {name: self.query_one(f"#{name}", Input).value for name, _ in FIELDS}
+
+    def on_input_changed(self, _: Input.Changed) -> None:
+        """Whoever keeps what is typed is told."""
+        self._typing(self._typed())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter saves."""

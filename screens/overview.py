@@ -84,7 +84,6 @@ class Overview(RunDeeds):
                     "enter",
                     "open",
                     "Open",
-                    key_display="enter",
                     tooltip="Open the selected run, or what waits for a decision",
                 ),
                 Binding(
@@ -93,7 +92,6 @@ class Overview(RunDeeds):
                 Binding("g", "app.gpus", "GPUs", show=False, tooltip="What the machine's GPUs and processes do"),
                 Binding("d", "waiting", "Decide", tooltip="Go to what waits for a decision"),
                 Binding("H", "hosts", "Hosts", tooltip="Look at another host; runs go on"),
-                Binding("l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
             ],
         )
     ]
@@ -148,7 +146,7 @@ class Overview(RunDeeds):
         self.query_one("#panes").set_class(bool(self.runs.stale), "stale")
         now = self.console.clock()
         self.query_one(GpuStrip).look(tall=not low, second=int(now))
-        self._paint("#hosts", (self.runs.link.state, self._read_age(now), tuple(self._others)), self._hosts)
+        self._paint("#hosts", (self.runs.link.state, self.runs.way, self._read_age, tuple(self._others)), self._hosts)
         self._look_at_runs(now, low)
         asked = now - self._asked_at
         due = asked > ASK_AGAIN_S or (asked > ASK_S and self.runs.rows != self._asked_of)
@@ -194,16 +192,14 @@ class Overview(RunDeeds):
             self._titles[selector] = title
             self.query_one(selector).border_title = Text(title)
 
-    def _read_age(self, now: float) -> int | None:
+    @property
+    def _read_age(self) -> int | None:
         """Whole seconds since the runs were read; 0 while that is as recent as it should be."""
-        if self.runs.read_at is None:
-            return None
-        age = now - self.runs.read_at
-        return int(age) if age > max(3.0, 3 * self.console.settings.refresh) else 0
+        return None if self.runs.read_at is None else int(self.runs.late)
 
     def _hosts(self, pane: Lines) -> None:
-        link, age = self.runs.link, self._read_age(self.console.clock())
-        line = hosts_line(link.name, link.state, age, self._others, pane.room.width, self.console.glyphs)
+        link, way, width = self.runs.link, self.runs.way, pane.room.width
+        line = hosts_line(link.name, link.state, way, self._read_age, self._others, width, self.console.glyphs)
         pane.show((), [line])
 
     def _pipeline(self, pane: Lines) -> None:
@@ -241,7 +237,7 @@ class Overview(RunDeeds):
         cursor = ids.index(selected) if selected in ids else None
         more = self.runs.total - len(rows)
         count = f": {len(rows)}" if self.runs.rows is not None else ""
-        self._entitle("#runs", f"Runs{count}" + (f" newest of {self.runs.total}, 9 all" if more > 0 else ""))
+        self._entitle("#runs", f"Runs{count}" + (f" newest of {self.runs.total}; all: key 9" if more > 0 else ""))
         stale = bool(self.runs.stale)
         now = self.console.clock()
         moved = cursor != pane.cursor
@@ -273,7 +269,7 @@ class Overview(RunDeeds):
             self._matter = keys[0] if keys else None
         count = open_incidents(incidents)
         title = f"Needs a decision: {len(keys)}" if keys else "Needs a decision"
-        self._entitle("#waiting", title + (f"   5 incidents open: {count}" if count else ""))
+        self._entitle("#waiting", title + (f", open incidents: {count}" if count else ""))
         cursor = keys.index(self._matter) if self._matter is not None and self._deciding else None
         moved = cursor != pane.cursor
         pane.show((), matter_lines(self._matters, pane.room.width, self.console.glyphs), cursor)
@@ -342,6 +338,9 @@ class Overview(RunDeeds):
         if matter is None:
             if self.runs.selected is not None:
                 await self.app.run_action("app.room('run')")
+            elif self.runs.rows is not None:
+                # There is nothing to open yet but the form that makes the first one.
+                await self.app.run_action("app.room('launch')")
             return
         self._choose(matter)
         await self.app.run_action(f"app.room('{matter.room}')")
@@ -356,6 +355,7 @@ class Overview(RunDeeds):
         here = self.runs.link.name
         chosen = await self.app.push_screen_wait(Hosts(here))
         if chosen is not None and chosen != here:
+            self.workers.cancel_group(self, "others")
             await self.app.switch_host(chosen)  # type: ignore[attr-defined]
             self._painted.clear()
             self._answers, self._asked_at, self._matters = {}, float("-inf"), []

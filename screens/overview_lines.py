@@ -1,5 +1,6 @@
 """How are runs, events, hosts and what waits for a person put into lines of a given width?"""
 
+import shlex
 import textwrap
 import time
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from eagle3ops.hosts.link import LinkState
 from eagle3ops.screens.attention import Matter
 from eagle3ops.screens.glyphs import Glyphs
 from eagle3ops.screens.machine_tables import Line, cell
-from eagle3ops.screens.pipeline_graph import cut, mark
+from eagle3ops.screens.pipeline_graph import cut
+from eagle3ops.screens.status_marks import mark
 from eagle3ops.screens.watching import QUIET_S, RunDetail, RunRow, age
 from eagle3ops.words import plain
 
@@ -41,20 +43,21 @@ def run_lines(rows: Sequence[RunRow], width: int, glyphs: Glyphs, now: float, *,
 
 
 def hosts_line(
-    name: str, state: LinkState, read: float | None, others: Sequence[str], width: int, glyphs: Glyphs
+    name: str, state: LinkState, way: str, read: float | None, others: Sequence[str], width: int, glyphs: Glyphs
 ) -> Line:
     """The host that is looked at, how the line to it stands, when it was read, and which others there are.
 
     Args:
         name: the host's name.
         state: of the line to it.
+        way: its kind, or another word for a line that stands and brings nothing.
         read: seconds since the runs were last read; None when they never were.
         others: names of the hosts that one could switch to.
         width: cells.
         glyphs: for what is cut.
     """
-    sign, look = _LINK.get(state.kind, ("?", "plain"))
-    word = state.kind if state.kind != "waiting" else "not connected"
+    sign, look = _LINK.get(way, _LINK["waiting"])
+    word = way if way != "waiting" else "not connected"
     age_told = "" if read is None or read < 3.0 else f", read {age(read)} ago"
     front: Line = ((f"{sign} ", look), (plain(name), "head"), (f" {word}{age_told}", look))
     why = f": {plain(state.why)}" if state.why and state.kind != "connected" else ""
@@ -79,10 +82,14 @@ def status_line(detail: RunDetail, now: float, width: int, glyphs: Glyphs) -> Li
         silence = now - detail.last_event
         parts.append((f"  last event {age(silence)} ago", "warn" if silence > QUIET_S else "dim"))
     elif detail.row.status != "running":
-        parts.append((f"  {age(now - detail.row.since)} ago", "dim"))
+        # When it was interrupted nobody was left to say; its last word is the nearest.
+        silent = detail.row.status == "interrupted" and detail.last_event is not None
+        since = detail.last_event if silent and detail.last_event is not None else detail.row.since
+        parts.append((f"  {'last event ' if silent else ''}{age(now - since)} ago", "dim"))
     left = width - sum(cell_len(text) for text, _ in parts)
     if detail.cause and left > 4:
-        why = cell(f"  {detail.cause}", left, glyphs).rstrip()
+        # `interrupted: its supervisor was killed` has the word that stands there already.
+        why = cell(f"  {detail.cause.removeprefix(f'{detail.row.status}: ')}", left, glyphs).rstrip()
         parts.append((why, "plain" if detail.row.status == "cancelled" else "bad"))
     return cut(tuple(parts), width)
 
@@ -129,14 +136,14 @@ def matter_lines(found: Sequence[Matter], width: int, glyphs: Glyphs) -> list[Li
 def no_runs_lines(name: str, where: str, rooted: bool, width: int) -> list[Line]:
     """What to do where there is no run yet."""
     host = "" if name == "local" else f" --host {name}"
-    root = f" --root {where}" if rooted else ""
+    root = f" --root {shlex.quote(where)}" if rooted else ""
     on = "" if name == "local" else f" on {name}"
     told: list[tuple[str, str]] = [
         (f"No runs in {where}{on} yet.", "head"),
         ("", "plain"),
         (
-            "0 opens Launch, where one is filled in and started. Or start the demonstration in another terminal; "
-            "it takes some minutes and appears here:",
+            "0 opens Launch, where a pipeline is filled in and started. Or start the demonstration in another "
+            "terminal; it takes some minutes and appears here:",
             "plain",
         ),
         ("", "plain"),

@@ -12,32 +12,15 @@ from rich.cells import cell_len
 
 from eagle3ops.screens.glyphs import Glyphs, bar
 from eagle3ops.screens.machine_tables import Line, cell
+from eagle3ops.screens.status_marks import mark
 from eagle3ops.screens.watching import QUIET_S, StageRow, age
 from eagle3ops.words import human_seconds
-
-MARKS = {
-    "running": ("●", "history"),
-    "done": ("✓", "good"),
-    "reused": ("✓", "good"),
-    "failed": ("✗", "bad"),
-    "verdict FAIL": ("!", "bad"),
-    "damaged": ("!", "bad"),
-    "cancelled": ("■", "warn"),
-    "interrupted": ("◌", "warn"),
-    "waiting": ("·", "dim"),
-}
-"""Status -> its mark, and the name of its look."""
 
 NARROWEST = 15
 """Cells of a box or node; with fewer, `interrupted 100%` would be cut."""
 WIDEST = 26
 MOST = 48
 """Stages drawn at most."""
-
-
-def mark(status: str) -> tuple[str, str]:
-    """The mark and the look of a status."""
-    return MARKS.get(status, ("?", "plain"))
 
 
 def graph_lines(stages: Sequence[StageRow], width: int, glyphs: Glyphs, *, boxed: bool) -> list[Line]:

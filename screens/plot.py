@@ -127,8 +127,8 @@ def plot(
     for tick in ticks(scale, max(2, rows // 2 if rows < 12 else rows // 3)):
         marks[_row(scale, tick, rows)] = figure(tick, unit, whole=True)
     left = max(cell_len(text) for text in marks.values())
-    # An axis at the left, and at the right a blank and the signs of the curves.
-    room = width - left - 2 - 3
+    # An axis at the left, and at the right a blank and the signs of the curves, two with a comma: 1 and 0 are not 10.
+    room = width - left - 2 - 4
     if room < SMALLEST[0] or rows < SMALLEST[1]:
         return [((cell("No room for a plot.", width, glyphs).rstrip(), "dim"),)]
     canvas = _draw(curves, room, rows, scale, along, dots=bool(glyphs.dots))
@@ -254,6 +254,7 @@ def _ends(curves: Sequence[Curve], rows: int, scale: Scale, chosen: int) -> dict
         for row in sorted(range(rows), key=lambda row: abs(row - at))[:3]:
             there = found.setdefault(row, [])
             if len(there) < (2 if row == at else 1):
+                there += [(",", "dim")] if there else []
                 there.append((curves[number].sign, "history" if number == chosen else "dim"))
                 break
     return {row: ((" ", "dim"), *signs) for row, signs in found.items() if signs}

@@ -70,8 +70,14 @@ def process_line(branch: Branch, width: int, glyphs: Glyphs, *, stale: bool) -> 
     line.append((" " + " ".join(details), "stale" if old > STALE_S else "plain"))
     if wide:
         used = sum(cell_len(text) for text, _ in line)
-        line.append((" " + cell(process.command or process.role, max(0, width - used - 1), glyphs), "dim"))
+        line.append((" " + cell(_command(process), max(0, width - used - 1), glyphs), "dim"))
     return tuple((text, "stale") for text, _ in line) if stale else tuple(line)
+
+
+def _command(process: ProcessRow) -> str:
+    """The command line without the folder of its program, which would take the room of what tells processes apart."""
+    program, blank, rest = process.command.partition(" ")
+    return f"{program.rpartition('/')[2]}{blank}{rest}" or process.role
 
 
 def process_detail(process: ProcessRow | None, since: float) -> str:

@@ -55,6 +55,7 @@ class Room(ConsoleScreen[None]):
             [
                 Binding("escape", "back", "Back", show=False, tooltip="To the room before"),
                 Binding("tab", "app.focus_next", "Next pane", show=False, tooltip="Go to the next pane"),
+                Binding("shift+tab", "app.focus_previous", "Pane before", show=False, tooltip="Go to the pane before"),
                 Binding("ctrl+l", "reconnect", "Reconnect", show=False, tooltip="Try the line to the host now"),
             ],
         )
@@ -111,6 +112,28 @@ class Room(ConsoleScreen[None]):
         if self.is_mounted and self.is_running and self.visible_now and self.size.width:
             self.look()
 
+    def no_run(self) -> tuple[str, ...]:
+        """Why there is no run to show, and what to do about it; nothing when there is one."""
+        if self.runs.rows is None:
+            state = self.console.link.state
+            return (f"{self.console.link.name}: {plain(state)}", plain(state.remedy or ""))
+        return NO_RUN if self.runs.selected is None else ()
+
+    def may_order(self, title: str) -> bool:
+        """Whether something can be ordered of the host now; says why not.
+
+        The link would keep an order until the line is back, and carry out minutes later what nobody waits for any more.
+        """
+        link = self.console.link
+        if link.connected:
+            if self.runs.way == "silent":
+                told = f"{link.name} has not answered for a while; it is asked, and does it when it comes to."
+                self.notify(told, title=title, severity="warning", markup=False)
+            return True
+        told = f"{link.name}: {plain(link.state)}. Nothing was asked of it; ctrl+l tries the line now."
+        self.notify(told, title=title, severity="warning", markup=False)
+        return False
+
     def action_back(self) -> None:
         """To the room before."""
         self.run_worker(self.app.run_action("app.room_before"), exit_on_error=False)
@@ -123,6 +146,7 @@ class Room(ConsoleScreen[None]):
         self.runs.hurry()
 
 
+NO_RUN = ("There is no run yet.", "", "0 opens Launch, where one is started.")
 RESUMABLE = frozenset({"failed", "cancelled", "interrupted", "created"})
 
 
@@ -140,10 +164,25 @@ class RunDeeds(Room):
         )
     ]
 
+    _useless: frozenset[str] = frozenset({"resume", "cancel"})
+
     @property
     def run_row(self) -> RunRow | None:
         """The run that is meant."""
         return self.runs.row
+
+    @property
+    def useless(self) -> frozenset[str]:
+        """The actions that would only say why they cannot be done; the row of keys shows them dimmed."""
+        status = self.run_row.status if self.run_row is not None else ""
+        can = {"resume": status in RESUMABLE, "cancel": status == "running"}
+        return frozenset(action for action, possible in can.items() if not possible)
+
+    def _glance(self) -> None:
+        super()._glance()
+        if self.is_mounted and self.useless != self._useless:
+            self._useless = self.useless
+            self.refresh_bindings()
 
     def action_resume(self) -> None:
         """Take the run up again."""
@@ -185,6 +224,8 @@ class RunDeeds(Room):
         if self.read_only:
             self.notify("The console is read-only.", title=title, severity="warning", markup=False)
             return
+        if not self.may_order(title):
+            return
         try:
             if verb == "resume":
                 answer = await self.runs.ask("runs.resume", run=run_id, token=uuid4().hex)
@@ -203,6 +244,8 @@ class RunRoom(Room):
     """A room about the selected run, whose content is the answer to one op."""
 
     OP: ClassVar[str]
+    BARE: ClassVar[bool] = False
+    """Whether there is something to show where the host is too old to know the op: the answer is empty then."""
     DEFAULT_CSS = """
     RunRoom #content { height: 1fr; border: round $panel; border-title-color: $text-accent; padding: 0 1; }
     RunRoom #content.stale { opacity: 60%; }
@@ -229,6 +272,8 @@ class RunRoom(Room):
         self._painted: tuple[object, ...] = ()
         self._words: tuple[str, ...] = ()
         self._failure: Eagle3opsError | None = None
+        self.lacking = ""
+        """What the host cannot answer, and what to do about it."""
 
     def arguments(self) -> dict[str, Any]:
         """What is asked beside the run."""
@@ -254,7 +299,9 @@ class RunRoom(Room):
         """Ask when something has changed; paint when there is something new."""
         runs, detail = self.runs, self.runs.detail
         statuses = tuple((stage.name, stage.status) for stage in detail.stages) if detail is not None else ()
-        asked = (runs.selected, self.arguments(), statuses, runs.row.status if runs.row else "")
+        # After a reconnect, too: much may have happened, and the host may know more than before.
+        status, connections = runs.row.status if runs.row else "", self.console.link.connections
+        asked = (runs.selected, self.arguments(), statuses, status, connections)
         if asked != self._asked and detail is not None and runs.selected is not None:
             if self._asked is not None and self._asked[0] != runs.selected:
                 self.answer = None
@@ -279,11 +326,8 @@ class RunRoom(Room):
 
     def _why_nothing(self) -> tuple[str, ...]:
         runs = self.runs
-        if runs.rows is None:
-            state = self.console.link.state
-            return (f"{self.console.link.name}: {plain(state)}", plain(state.remedy or ""))
-        if runs.selected is None:
-            return ("There is no run yet.", "", "0 opens Launch, where one is started.")
+        if words := self.no_run():
+            return words
         if self._failure is not None:
             return (plain(self._failure.what), "", f"→ {plain(self._failure.remedy)}" if self._failure.remedy else "")
         if self.answer is None:
@@ -294,7 +338,8 @@ class RunRoom(Room):
         row = self.runs.row
         title = f"{row.run_id}  {row.status}" if row is not None else ""
         if self.runs.stale:
-            title += f"  STALE: {self.runs.stale}"
+            # First, as the end is cut where there is little room.
+            title = f"STALE: {self.runs.stale}  {title}"
         content = self.query_one("#content")
         if str(content.border_title or "") != title:
             content.border_title = Text(title)
@@ -304,11 +349,16 @@ class RunRoom(Room):
         try:
             answer = await self.runs.ask(self.OP, run=run_id, **arguments)
         except ConnectionRefusedForGood as error:
-            self._failure, self._asked = error, None
+            if self.BARE and self.console.link.connected:
+                self._failure, self.answer, self.answered_at = None, {}, self.console.clock()
+                self.lacking = plain(error)
+            else:
+                self._failure, self._asked = error, None
         except Eagle3opsError as error:
             self._failure, self.answer = error, None
         else:
             self._failure, self.answer, self.answered_at = None, answer, self.console.clock()
+            self.lacking = ""
         self._glance()
 
     def action_step(self, by: int) -> None:

@@ -14,6 +14,8 @@ class RoomBar(Widget):
     DEFAULT_CSS = """
     RoomBar { height: 1; background: $panel; }
     RoomBar > .room-bar--here { background: $accent; color: $background; text-style: bold; }
+    RoomBar:light > .room-bar--here { color: $foreground; }
+    RoomBar:ansi > .room-bar--here { background: ansi_default; color: $accent; text-style: bold reverse; }
     RoomBar > .room-bar--key { color: $text-accent; text-style: bold; }
     """
 

@@ -70,7 +70,13 @@ class Run(RunReading):
                     Binding(tab[0], f"tab('{tab}')", tab.capitalize(), show=False, tooltip=what)
                     for tab, what in TABS.items()
                 ),
-                Binding("enter,o", "open_log", "Log", tooltip="Open the log of the selected stage or process"),
+                Binding(
+                    "enter,o",
+                    "open_log",
+                    "Log",
+                    key_display="enter",
+                    tooltip="Open the log of the stage or process",
+                ),
                 Binding("y", "copy", "Copy", tooltip="Copy the command, path, reason or values of the selected line"),
                 Binding("Y", "copy_whole", "Copy all", show=False, tooltip="Copy the command with its environment"),
                 Binding("e", "everything", "Environment", tooltip="All variables, or only those that differ"),
@@ -230,7 +236,7 @@ class Run(RunReading):
         if self.tab == "artifacts" and not self.artifacts_read:
             return "Reading ..."
         words = {
-            "processes": "No process was started yet, or an older eagle3ops started them.",
+            "processes": self.lacking or "No process was started yet, or an older eagle3ops started them.",
             "metrics": "No figure was reported yet.",
             "artifacts": "No stage has made anything yet.",
             "verdicts": "Nothing was judged yet.",

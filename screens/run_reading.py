@@ -39,6 +39,7 @@ class RunReading(RunRoom, RunDeeds):
     """The answers about the parts of the selected run."""
 
     OP = "runs.processes"
+    BARE = True
 
     def __init__(self) -> None:
         super().__init__()

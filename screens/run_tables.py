@@ -11,21 +11,9 @@ from eagle3ops.screens.machine import ProcessRow
 from eagle3ops.screens.machine_tables import ABSENT, WIDE, Line, amount, cell, size
 from eagle3ops.screens.process_table import STATES
 from eagle3ops.screens.run_parts import Live, ProcessEntry
+from eagle3ops.screens.status_marks import mark
 from eagle3ops.screens.watching import QUIET_S, RunDetail, StageRow, age
 from eagle3ops.words import human_seconds, plain
-
-MARKS = {
-    "running": ("●", "history"),
-    "done": ("✓", "good"),
-    "reused": ("✓", "good"),
-    "failed": ("✗", "bad"),
-    "verdict FAIL": ("!", "bad"),
-    "cancelled": ("■", "warn"),
-    "interrupted": ("◌", "warn"),
-    "waiting": ("·", "dim"),
-    "created": ("·", "dim"),
-}
-"""Status -> mark and look."""
 
 COLUMNS = 105
 """From this width on a stage's pace has a column of its own."""
@@ -33,8 +21,8 @@ COLUMNS = 105
 
 def marked(status: str) -> tuple[str, str]:
     """`● running` and its look."""
-    mark, look = MARKS.get(status, ("?", "warn"))
-    return f"{mark} {status}", look
+    sign, look = mark(status)
+    return f"{sign} {status}", look
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
@@ -76,13 +64,16 @@ def run_lines(detail: RunDetail, now: float, width: int, *, may_resume: bool = F
     if silence > QUIET_S:
         facts.append(f"nothing said for {age(silence)}")
     failed = sum(not passed for _, passed, _ in detail.verdicts)
+    verdicts: Line = ()
     if detail.verdicts:
-        passed = f"{len(detail.verdicts) - failed} of {len(detail.verdicts)} verdicts PASS"
-        facts.append(passed)
-    lines: list[Line] = [((told, look), ("  " + "  ".join(facts), "warn" if silence > QUIET_S else "dim"))]
+        counted, word, judged = (failed, "FAIL", "bad") if failed else (len(detail.verdicts), "PASS", "dim")
+        verdicts = ((f"  {counted} of {len(detail.verdicts)} verdicts {word}", judged),)
+    lines: list[Line] = [((told, look), ("  " + "  ".join(facts), "warn" if silence > QUIET_S else "dim"), *verdicts)]
     if detail.cause:
         cause_look = "plain" if row.status == "cancelled" else "bad"
-        lines += [((part, cause_look),) for part in wrapped(detail.cause, width)]
+        # `interrupted: its supervisor was killed` has the word that stands above.
+        why = detail.cause.removeprefix(f"{row.status}: ")
+        lines += [((part, cause_look),) for part in wrapped(why, width)]
     if detail.remedy:
         lines += [((part, "plain"),) for part in wrapped(f"→ {detail.remedy}", width, "  ")]
     elif may_resume and row.status in ("failed", "interrupted", "cancelled"):
@@ -96,8 +87,9 @@ def _stage_widths(width: int) -> tuple[int, ...]:
     if width < COLUMNS:
         rest = width - (name + 14 + 11 + 6 + 10) - 6
         return name, 14, max(8, rest - 12), max(0, min(12, rest - 8)), 11, 6, 10
-    rest = width - (name + 16 + 18 + 14 + 8 + 11) - 6
-    return name, 16, max(12, rest), 18, 14, 8, 11
+    pace = 18 + min(8, max(0, width - COLUMNS))
+    rest = width - (name + 16 + pace + 16 + 8 + 11) - 6
+    return name, 16, max(12, rest), pace, 16, 8, 11
 
 
 def stage_head(width: int, glyphs: Glyphs) -> Line:
@@ -128,7 +120,7 @@ def stage_line(stage: StageRow, live: Live | None, now: float, width: int, glyph
         (cell(told, widths[1], glyphs), look),
         (" " + _progress(stage, widths[2], glyphs), "history" if stage.status == "running" else "dim"),
         (" " + cell(_pace(stage), widths[3], glyphs), "stale" if stale else "plain"),
-        (" " + cell(_time(stage, now), widths[4], glyphs, right=True), "plain"),
+        (" " + cell(_time(stage, now, widths[4]), widths[4], glyphs, right=True), "plain"),
         (
             f" {cell(amount(cpu, '%'), widths[5], glyphs, right=True)} "
             + cell(size(memory), widths[6], glyphs, right=True),
@@ -153,9 +145,11 @@ def _pace(stage: StageRow) -> str:
     return f"{value} {stage.unit}/s"
 
 
-def _time(stage: StageRow, now: float) -> str:
+def _time(stage: StageRow, now: float, room: int) -> str:
     if stage.left is not None:
-        return f"{human_seconds(stage.left)} left" if stage.left < 1e8 else "years left"
+        # `left` must not be cut off: without it the same figure says how long it took.
+        told = f"{human_seconds(stage.left)} left" if stage.left < 1e8 else "years left"
+        return told if len(told) <= room else f"{age(stage.left)} left"
     seconds = stage.seconds
     if stage.status == "running" and (started := _number(stage.facts.get("started"))) is not None:
         return f"for {age(now - started)}"
@@ -242,11 +236,14 @@ def process_head(widths: ProcessWidths, glyphs: Glyphs) -> Line:
     return ((" ".join(cells), "head"),)
 
 
-def process_state(entry: ProcessEntry, live: ProcessRow | None) -> tuple[str, str]:
-    """Mark, words and look."""
+def process_state(entry: ProcessEntry, live: ProcessRow | None, *, short: bool = False) -> tuple[str, str]:
+    """Mark, words and look; `short` for a column that has room for one word."""
     if entry.state == "running":
-        doing = STATES.get(live.state, "") if live is not None else ""
+        doing = STATES.get(live.state, "") if live is not None and live.state != "R" else ""
         look = "bad" if live is not None and live.state in ("T", "t", "Z", "X") else "history"
+        if short:
+            # Where both have no room, the one that matters.
+            return f"● {doing}" if look == "bad" else "● running", look
         return f"● running{f', {doing}' if doing else ''}", look
     if entry.state == "lost":
         return "◌ lost", "warn"
@@ -263,7 +260,7 @@ def process_line(
     entry: ProcessEntry, live: ProcessRow | None, now: float, widths: ProcessWidths, glyphs: Glyphs
 ) -> Line:
     """One process."""
-    told, look = process_state(entry, live)
+    told, look = process_state(entry, live, short=not widths.wide)
     until = now if entry.state == "running" else entry.ended
     took = max(0.0, until - entry.started) if until is not None and entry.started is not None else None
     front = [cell(entry.role, widths.role, glyphs)]

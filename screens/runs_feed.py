@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.hosts.link import Link
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.endings import Endings
 from eagle3ops.screens.watching import NEWEST, RunDetail, RunRow, RunWatch, run_rows
 from eagle3ops.words import plain
+
+LATE_S = 4.0
+"""Without an answer for longer, a host looks silent: what was read before is stale, although the line stands."""
 
 
 class RunsFeed:
@@ -29,6 +32,7 @@ class RunsFeed:
         clock: Callable[[], float] = time.time,
         on_ended: Callable[[RunRow], None] | None = None,
         on_failure: Callable[[str], None] | None = None,
+        on_gone: Callable[[str], None] | None = None,
     ) -> None:
         self.link = link
         self.root = root
@@ -52,7 +56,10 @@ class RunsFeed:
         self._refresh_s = refresh_s
         self._on_ended = on_ended or (lambda row: None)
         self._on_failure = on_failure or (lambda text: None)
+        self._on_gone = on_gone or (lambda run_id: None)
         self._endings = Endings()
+        self._broken_off = False
+        """Whether the events of the selected run broke off as the link stopped."""
         self._found: dict[str, Any] = {}
         """The last answer about the runs; making rows of the same one again would be the most work of a reading."""
         self._wake = asyncio.Event()
@@ -66,12 +73,30 @@ class RunsFeed:
         return next((row for row in self.rows or () if row.run_id == self.selected), None)
 
     @property
+    def late(self) -> float:
+        """Seconds since the runs were read; 0 while that is as recent as it should be."""
+        age = 0.0 if self.read_at is None else max(0.0, self.clock() - self.read_at)
+        return age if age > max(LATE_S, 3.0 * self._refresh_s) else 0.0
+
+    @property
+    def way(self) -> str:
+        """How the line to the host stands, in a word; `silent` is a line that stands, and brings no answer.
+
+        It takes the link half a minute to give up an agent that hangs; nothing must look fresh until then.
+        """
+        kind = self.link.state.kind
+        if kind != "connected" or not self.late:
+            return kind
+        return "silent" if self.failure is None else "unreadable"
+
+    @property
     def stale(self) -> str:
         """Why what is shown must look stale, in words; empty when it is fresh."""
-        if self.rows is None or self.link.state.kind in ("connected", "closed"):
+        way = self.way
+        if self.rows is None or way in ("connected", "closed"):
             return ""
         read = "" if self.read_at is None else f", read {max(0.0, self.clock() - self.read_at):.0f} s ago"
-        return f"{self.link.state.kind}{read}"
+        return f"{way}{read}"
 
     async def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         """The host's answer about this root.
@@ -138,9 +163,9 @@ class RunsFeed:
         rows = self.rows if self.rows is not None and found == self._found else run_rows(found.get("runs", []))
         self._found = found
         where, total = plain(found.get("root", "")), int(found.get("total", len(rows)))
-        self.read_at = self.clock()
         for row in self._endings.take(rows):
             self._on_ended(row)
+        before = [row.run_id for row in self.rows or ()]
         if (rows, where, total) != (self.rows, self.where, self.total):
             self.rows, self.where, self.total = rows, where, total
             self.version += 1
@@ -148,16 +173,27 @@ class RunsFeed:
             self.select(rows[0].run_id)
         watch = self.watch
         if watch is None:
+            self.read_at = self.clock()
             return
-        state = await self.ask("runs.state", run=watch.run_id)
+        try:
+            state = await self.ask("runs.state", run=watch.run_id)
+        except RequestError:
+            if watch is not self.watch or watch.run_id in {row.run_id for row in rows}:
+                raise
+            # Somebody deleted it. What was known of it must not go on looking like a run.
+            at = before.index(watch.run_id) if watch.run_id in before else 0
+            self.select(rows[min(at, len(rows) - 1)].run_id if rows else None)
+            self._on_gone(watch.run_id)
+            return
+        self.read_at = self.clock()
         if watch is not self.watch:
             return
         detail = watch.detail(state)
         if detail != self.detail:
             self.detail = detail
             self.version += 1
-        if state.get("alive") and not self.following:
-            # It was taken up again after the stream of its events had ended.
+        if not self.following and (state.get("alive") or self._broken_off):
+            # It was taken up again after the stream of its events had ended, or the stream did not come to its end.
             self._follow_anew.set()
 
     async def _keep_following(self) -> None:
@@ -179,11 +215,12 @@ class RunsFeed:
             self.hurry()
 
     async def _take(self, watch: RunWatch) -> None:
+        self._broken_off = False
         try:
             async for event in self.link.events(watch.run_id, watch.last_seq, root=self.root):
                 watch.take(event)
                 self.version += 1
         except ConnectionRefusedForGood:
-            pass
+            self._broken_off = True
         except Eagle3opsError as error:
             self._on_failure(f"The events cannot be read: {plain(error)}")

@@ -145,6 +145,9 @@ class Tokens(RunRoom):
 
         def answered(where: str | None) -> None:
             if where and where.isdecimal() and len(where) < 12:
+                rows = self._view.rows if self._view is not None else 0
+                if 0 < rows < int(where):
+                    self.notify(f"{self._split} has {rows} samples; this is the last.", severity="warning")
                 self._go(int(where) - 1)
             elif where:
                 self._sought = where

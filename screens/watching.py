@@ -56,7 +56,8 @@ class StageRow:
         """Seconds to go at the present rate."""
         if self.status != "running" or not self.rate or self.total is None or self.done is None:
             return None
-        return max(0.0, (self.total - self.done) / self.rate)
+        # A stage that still runs though all that it counts is done, does something else: nobody knows how long.
+        return (self.total - self.done) / self.rate if self.done < self.total else None
 
 
 @dataclass(slots=True)
@@ -203,7 +204,9 @@ class RunWatch:
 
 
 def age(seconds: float) -> str:
-    """A span in one unit: "4 s", "12 min", "3 h", "5 d"."""
+    """A span in one unit: "4 s", "12 min", "3 h", "5 d"; what a clock cannot mean is not spelled out."""
+    if seconds > 36500 * 86400:
+        return "over 100 years"
     for limit, size, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
             return f"{max(0, seconds) / size:.0f} {unit}"

@@ -16,8 +16,11 @@ from eagle3ops.words import plain
 
 WIDE = 130
 """From this width on map and fingerprints stand side by side."""
+GAP = 4
 MAP = 91
 """Cells of a map with all names written out."""
+PRINTS = 61
+"""Cells of a row of fingerprints, its word at the end; the map gives way to it."""
 LOW = 30
 """In a pane of fewer rows the reason is put briefly."""
 LEAST_MAP = 8
@@ -178,12 +181,13 @@ def wiring_lines(
     width = max(20, width)
     top = verdict_lines(view, width, signs, now, short=height < LOW and width < WIDE)
     if width >= WIDE:
-        left = MAP if width >= MAP + 64 else (width - 4) * 11 // 20
+        most = width - GAP - PRINTS
+        left = min(MAP, most) if most >= MAP - 4 else min((width - GAP) * 11 // 20, most)
         below = max(LEAST_MAP, height - len(top) - 1)
         map_ = map_lines(view, left, 10_000 if unfolded else below, glyphs)
-        room = width - 4 - left
+        room = width - GAP - left
         right = [*fingerprint_lines(view, room, signs, glyphs), *needed_lines(view, room), ()]
-        return [*top, (), *beside(map_, [*right, *name_lines(view, room, glyphs)], left, 4)]
+        return [*top, (), *beside(map_, [*right, *name_lines(view, room, glyphs)], left, GAP)]
     prints = fingerprint_lines(view, width, signs, glyphs)
     names = [*name_lines(view, width, glyphs), (), *needed_lines(view, width)]
     rest = height - len(top) - len(prints) - 2
@@ -323,6 +327,9 @@ def _map_row(
     line: list[tuple[str, str]] = [(front, "plain" if read else "dim")]
     for column in columns:
         text, look = column.get(k, ("", "plain"))
+        if cell_len(text) > side:
+            # What is wrong is said in a narrow column, too: `not served` becomes `not`, rather than `not s...`.
+            text = " ".join(text.split()[:2])
         line.append((cell(text, side, glyphs), look))
         line.append((" ", "plain"))
     return tuple(line[:-1])
@@ -361,24 +368,29 @@ def fingerprint_lines(view: WiringView, width: int, signs: Signs, glyphs: Glyphs
     if not view.sides:
         return [((cell(f"No fingerprints: {view.reason or 'there is no verdict'}", width, glyphs).rstrip(), "dim"),)]
     # How far it is to the next best, in rows of 80 cells as well.
-    head = f"{'seg':>4} {'trained':>7} {'found':>6} {'error':>8} {'margin':>8} {'next':>5} {'cosine':>8}  "
+    head = f"{'seg':>3} {'trained':>7} {'found':>6} {'error':>8} {'margin':>8} {'next':>5} {'cosine':>8} "
     lines: list[Line] = [((cell(head, width, glyphs), "head"),)]
     for side in view.sides:
         mark, look = (f"{signs.yes} PASS", "good") if side.passed else (f"{signs.no} FAIL", "bad")
         lines.append(((cell(side.name or "side", max(1, width - 8), glyphs).rstrip(), "plain"), (f"  {mark}", look)))
         for segment in side.segments:
-            cells = [
-                f"{segment.number:>4}", f"{_id(segment.trained):>7}", f"{_id(segment.served):>6}",
-                f"{_figure(segment.error):>8}", f"{_margin(segment):>8}", f"{_id(segment.runner_up):>5}",
-                f"{'-' if segment.cosine is None else f'{segment.cosine:.5f}':>8}",
-            ]  # fmt: skip
+            figures = (
+                (str(segment.number), 3),
+                (_id(segment.trained), 7),
+                (_id(segment.served), 6),
+                (_figure(segment.error), 8),
+                (_margin(segment), 8),
+                (_id(segment.runner_up), 5),
+                (_cosine(segment.cosine), 8),
+            )
+            cells = [cell(text, room, glyphs, right=True) for text, room in figures]
             word = f"{signs.yes} same" if segment.passed else f"{signs.no} differs"
             if not segment.passed and segment.served == segment.trained:
                 word = "? unclear"
             lines.append(
                 (
                     (" ".join(cells), "plain" if segment.passed else "bad"),
-                    (f"  {word}", "good" if segment.passed else "bad"),
+                    (f" {word}", "good" if segment.passed else "bad"),
                 )
             )
     if view.agreement is not None:
@@ -401,6 +413,11 @@ def needed_lines(view: WiringView, width: int) -> list[Line]:
     if view.probes is not None and view.probe_tokens is not None:
         told += f" {view.probes} probes of up to {view.probe_tokens} tokens."
     return [((piece, "dim"),) for piece in wrapped(told, width)]
+
+
+def _cosine(value: float | None) -> str:
+    """Five places; what no cosine can be is not spelled out."""
+    return "-" if value is None else f"{value:.5f}" if abs(value) <= 1.001 else "?"
 
 
 def _id(value: int | None) -> str:

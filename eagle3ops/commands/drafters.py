@@ -65,6 +65,7 @@ def _list(desk: Desk, *, json: bool) -> int:
         "speed-up",
         "95 % interval",
         "accept",
+        "served",
         "predicted",
         "gap",
         "verdicts",
@@ -77,7 +78,7 @@ def _list(desk: Desk, *, json: bool) -> int:
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
-    speedup = row["speedup"]
+    speedup, served = row["speedup"], row["served"] or {}
     state = f"promoted at {row['promoted']}" if row["promoted"] else "faster" if row["worth_it"] else "not faster"
     return [
         plain(row["run"]),
@@ -86,8 +87,9 @@ def _row(row: Mapping[str, Any]) -> list[str]:
         f"{speedup['value']:.2f}x" if speedup else "-",
         f"{speedup['low']:.2f} to {speedup['high']:.2f}" if speedup else "-",
         _figure(row["accept_length"], ".3f"),
-        _figure(row["predicted"], ".3f"),
-        _figure(row["gap"], "+.1%"),
+        f"{served['accept_length']:.3f} at {plain(served['setting'])}" if served.get("accept_length") else "-",
+        _figure(served.get("predicted"), ".3f"),
+        _figure(served.get("gap"), "+.1%"),
         _verdicts(row["verdicts"]),
         plain(state),
     ]

@@ -215,10 +215,15 @@ def _diff(desk: Desk, first: str, second: str, *, json: bool) -> int:
         return ExitCode.DONE
     for section, entries in found.items():
         for name, (one, two) in entries.items():
-            write(f"{section}  {plain(name)}: {plain(one)} -> {plain(two)}")
+            write(f"{section}  {plain(name)}: {_value(one)} -> {_value(two)}")
     if not any(found.values()):
         write("no differences")
     return ExitCode.DONE
+
+
+def _value(found: object) -> str:
+    """As long as a person reads it; `--json` has all digits."""
+    return "-" if found is None else f"{found:.6g}" if isinstance(found, float) else plain(found)
 
 
 def _gc(desk: Desk, args: Namespace, *, json: bool) -> int:

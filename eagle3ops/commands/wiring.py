@@ -17,7 +17,10 @@ PIPE = 100
 
 
 def wiring(desk: "Desk", run: str, *, json: bool) -> int:
-    """Which layers each side reads, what was measured, and what to do; 3 where the verdict is FAIL."""
+    """Which layers each side reads, what was measured, and what to do.
+
+    Returns 0 for PASS alone, so that a script may go on from there; 3 for FAIL; 1 while there is no verdict.
+    """
     answer = desk.ask("runs.wiring", run=run)
     verdict = answer.get("verdict")
     if json:
@@ -33,5 +36,7 @@ def wiring(desk: "Desk", run: str, *, json: bool) -> int:
         write(f"{answer.get('run')}")
         for line in wiring_lines(view_of(answer), width, height, glyphs, time.time()):
             write("".join(text for text, _ in line).rstrip())
-    failed = isinstance(verdict, dict) and verdict.get("passed") is False
-    return ExitCode.VERDICT_FAIL if failed else ExitCode.DONE
+    if not isinstance(verdict, dict) or not isinstance(verdict.get("passed"), bool):
+        sys.stderr.write("no verdict about the wiring yet: eagle3ops --job verify makes one\n")
+        return ExitCode.FAILED
+    return ExitCode.DONE if verdict["passed"] else ExitCode.VERDICT_FAIL

@@ -103,6 +103,11 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._dropping: set[asyncio.Task[None]] = set()
 
+    @property
+    def connected(self) -> bool:
+        """Whether the line stands."""
+        return self.state.kind == "connected"
+
     async def __aenter__(self) -> "Link":
         self.start()
         return self

@@ -95,6 +95,7 @@ def list_drafters(root: Path, target: str | None = None) -> dict[str, Any]:
 
 
 def _row(run: RunDirectory, case: Case, promoted: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Speed and accept length at the best setting; `served` is about the setting that was served, often another one."""
     bench: Bench = case.bench
     chosen = bench.chosen
     baseline = next((found for found in bench.settings if found.speedup is None), None)
@@ -108,9 +109,15 @@ def _row(run: RunDirectory, case: Case, promoted: Mapping[str, Mapping[str, Any]
         "speedup": asdict(chosen.speedup) if chosen and chosen.speedup else None,
         "tokens_per_s": chosen.tokens_per_s if chosen else None,
         "baseline_tokens_per_s": baseline.tokens_per_s if baseline else None,
-        "accept_length": accept.served if accept else None,
-        "predicted": accept.predicted if accept else None,
-        "gap": accept.gap if accept else None,
+        "accept_length": chosen.accept_length if chosen else None,
+        "served": None
+        if accept is None
+        else {
+            "setting": accept.setting,
+            "accept_length": accept.served,
+            "predicted": accept.predicted,
+            "gap": accept.gap,
+        },
         "verdicts": {verdict.name: verdict.passed for verdict in case.verdicts},
         "worth_it": bench.worth_it,
         "drafter": case.out.made_from("train").get("out"),

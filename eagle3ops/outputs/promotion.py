@@ -247,7 +247,7 @@ def promote(root: Path, run: RunDirectory, case: Case, setting: Setting, wish: W
             "identity": case.identity,
             "dtype": case.dtype,
             "speedup": None if setting.speedup is None else asdict(setting.speedup),
-            "accept_length": case.bench.accept.served if case.bench.accept else setting.accept_length,
+            "accept_length": setting.accept_length,
             "verdicts": {verdict.name: verdict.passed for verdict in case.verdicts},
             "forced": wish.forced and bool(judgement.refusals),
             "refusals": list(judgement.refusals),

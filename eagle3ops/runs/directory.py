@@ -265,7 +265,10 @@ def find_run(root: Path, run_id: str) -> RunDirectory:
         return RunDirectory(runs_folder(root) / like[0])
     if like:
         raise RequestError(f"run {run_id!r} is not clear: {', '.join(like[:5])}", remedy="give more of the id")
-    raise RequestError(f"there is no run {run_id!r} in {runs_folder(root)}", remedy="eagle3ops runs list shows them")
+    where = "" if locations.root() == root else f" --root {shlex.quote(str(root))}"
+    raise RequestError(
+        f"there is no run {run_id!r} in {runs_folder(root)}", remedy=f"eagle3ops runs list{where} shows them"
+    )
 
 
 def list_runs(root: Path) -> list[str]:

@@ -255,6 +255,8 @@ def _deleted(run_id: str, about: Mapping[str, Any], notes: list[Note]) -> str:
     metrics = {str(name): figure for name, value in _items(figures) if (figure := _figure(value)) is not None}
     passed = {str(name): str(value).startswith("PASS") for name, value in _items(verdicts)}
     was = str(about.get("status", "deleted"))
+    if was == "done" and not all(passed.values()):
+        was = "verdict FAIL"
     summary = {"name": run_id[16:].rpartition("-")[0], **about, "run_id": run_id, "status": "deleted", "stages": {}}
     return _row(summary | {"cause": f"deleted; it was {was}", "exit_code": None}, metrics, passed, notes)
 

@@ -172,6 +172,7 @@ def _verdicts(record: Record, now: float) -> list[Incident]:
         if passed:
             continue
         room = "wiring" if name == "wiring" else "bench" if stage == "bench" else "run"
+        command = "wiring" if name == "wiring" else "show"
         words = {
             "wiring": "Training and serving do not feed the drafter the same tensors: what is measured says nothing.",
             "accept_length": "The drafter is accepted less often in serving than its training foretold.",
@@ -189,7 +190,7 @@ def _verdicts(record: Record, now: float) -> list[Incident]:
                 stage=stage,
                 explanation=words.get(name, "A check of the run came to FAIL."),
                 evidence=(Evidence(reason or "no reason was given"), *_log(record, stage)),
-                remedies=(Remedy(f"see what was compared: the room {room}", room), *_look(record)),
+                remedies=(Remedy("see what was compared", room, _command(record, command)), *_look(record)),
             )
         )
     return found
@@ -277,7 +278,7 @@ def _warnings(record: Record, now: float) -> list[Incident]:
             stage=stage,
             over=not record.alive or record.mended.get(stage, 0.0) > warned.last,
             count=warned.count,
-            explanation="The run said this of itself; it goes on.",
+            explanation="The run said this of itself" + ("; it goes on." if record.alive else ", and went on."),
             evidence=_log(record, stage),
             remedies=_look(record),
         )
@@ -286,7 +287,9 @@ def _warnings(record: Record, now: float) -> list[Incident]:
 
 
 def _log(record: Record, stage: str) -> tuple[Evidence, ...]:
-    return (Evidence(f"the log of {stage}", f"{stage}.log"),) if stage else ()
+    """The stage's log; nothing where that is known to be empty, as there is nothing to see in it."""
+    end = record.logs.get(f"{stage}.log")
+    return (Evidence(f"the log of {stage}", f"{stage}.log"),) if stage and (end is None or end.size) else ()
 
 
 def _told(one: Ended, record: Record) -> Evidence:

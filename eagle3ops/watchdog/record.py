@@ -207,9 +207,11 @@ class Records:
         running = [stage for stage, facts in record.stages.items() if facts.get("status") == "running"]
         failed = {stage for _, stage, _ in record.failures}
         stopped = set(running) if not record.alive else set()
+        told = {stage for (stage, _), (_, passed, _) in record.verdicts.items() if not passed}
+        told |= {stage for stage, _ in record.warnings if stage}
         record.logs = {
             name: end
-            for name in (f"{stage}.log" for stage in {*failed, *running})
+            for name in (f"{stage}.log" for stage in {*failed, *running, *told})
             if (end := log_end(run.logs / name, look=name.removesuffix(".log") in failed | stopped)) is not None
         }
         if record.alive:

@@ -1,5 +1,6 @@
 """Do training and serving feed the drafter the same tensors? PASS or FAIL, with the layer that is wrong."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -68,9 +69,10 @@ def judge(side: str, trained: AuxLayers, probes: "Sequence[Sequence[SegmentMatch
     if wrong:
         reason = f"{side}: " + "; ".join(segment.reason for segment in wrong)
     else:
-        nearest = min(segment.margin for segment in segments)
+        # Rounded down: a margin of 16.7 is not "at least 17".
+        nearest = math.floor(min(min(segment.margin for segment in segments), 1e6))
         reason = (
-            f"{side}: {trained}, as in training; the next best boundary is at least {min(nearest, 1e6):.0f} times "
+            f"{side}: {trained}, as in training; the next best boundary is at least {nearest} times "
             f"farther on {len(probes)} probes"
         )
     return WiringVerdict(side, not wrong, reason, segments)

@@ -250,6 +250,19 @@ def test_the_list_has_a_row_for_each_run_with_a_bench(tmp_path: Path) -> None:
     assert drafters.list_drafters(tmp_path, target="cd")["drafters"] == []
 
 
+def test_an_accept_length_goes_with_the_setting_at_which_it_was_measured(tmp_path: Path) -> None:
+    """The best setting is often not the one that was served; its speed is not to stand beside the other's length."""
+    made = bench_json()
+    made["timing"]["settings"]["1/1/2"]["speedup"] = {"value": 1.6, "low": 1.5, "high": 1.7, "pairs": 20}
+    made["timing"]["recommended"] = "1/1/2"
+    make_bench_run(tmp_path, A, made)
+    [row] = drafters.list_drafters(tmp_path)["drafters"]
+    assert (row["setting"], row["accept_length"]) == ("1/1/2", 1.6)
+    assert row["served"] == {"setting": "3/1/4", "accept_length": 2.1, "predicted": 2.15, "gap": -0.023}
+    promoted = drafters.promote(tmp_path, run=A)["current"]
+    assert (promoted["setting"], promoted["accept_length"]) == ("1/1/2", 1.6)
+
+
 def test_why_there_is_no_bench(tmp_path: Path) -> None:
     run = make_bench_run(tmp_path, A)
     state = json.loads((run.path / "state.json").read_text())

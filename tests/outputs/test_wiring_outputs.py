@@ -182,3 +182,13 @@ def test_the_command_line_prints_it_and_exits_by_the_verdict(
     assert "engine reference" in told
     assert main(["runs", "wiring", "last", "--root", str(tmp_path), "--json"]) == code
     assert json.loads(capsys.readouterr().out)["layers"] == 8
+
+
+def test_without_a_verdict_no_script_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from eagle3ops.cli import main
+
+    made_run(tmp_path)
+    for verdict in tmp_path.rglob("verdict.json"):
+        verdict.unlink()
+    assert main(["runs", "wiring", "last", "--root", str(tmp_path)]) == 1
+    assert "no verdict about the wiring yet" in capsys.readouterr().err

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import textual._wait
 from blockbuster import BlockBuster, blockbuster_ctx
+from forked import ForkedTransport, nursery
 from snapshots import FOLDER, Snapshots
+
+from eagle3ops.hosts.prompts import Prompts
+from eagle3ops.hosts.reach import transport_for
+from eagle3ops.hosts.transport import Transport
+from eagle3ops.screens import app
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +23,30 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("EAGLE3OPS_STATE", str(folder / "state"))
     for name in ("EAGLE3OPS_THEME", "EAGLE3OPS_ASCII", "EAGLE3OPS_READ_ONLY", "EAGLE3OPS_REFRESH", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def agents() -> Iterator[str]:
+    """Where agents are forked."""
+    with nursery() as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def _forked_agents(agents: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consoles on this machine get agents that start in no time."""
+
+    def forked(host: str, prompts: Prompts) -> Transport:
+        return ForkedTransport(agents) if host == "local" else transport_for(host, prompts)
+
+    monkeypatch.setattr(app, "transport_for", forked)
+
+
+@pytest.fixture(autouse=True)
+def _short_breaths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two keys a pilot waits until nothing is going on; it looks more often than by itself."""
+    monkeypatch.setattr(textual._wait, "SLEEP_GRANULARITY", 0.005)
+    monkeypatch.setattr(textual._wait, "SLEEP_IDLE", 0.001)
 
 
 MAY_BLOCK = {

@@ -5,14 +5,18 @@ For snapshots, which compare what is on the screen with what was there before, a
 
 import json
 import math
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from failing import DONE as DONE
+from failing import FAILED as FAILED
+from failing import fail
 from textual.widgets import Input
 
 from eagle3ops.hosts.transport import Channel, Transport
+from eagle3ops.runs.directory import RunDirectory
+from eagle3ops.runs.notes import FIELDS, notes_file
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.feed import MachineFeed
 from eagle3ops.settings import resolve
@@ -23,8 +27,6 @@ SHOWN = "/data/eagle3ops"
 """What the root is called on the screen, wherever it is."""
 NOW = 1796029200.0
 """2026-11-30 09:00 UTC, an hour after the canned run."""
-DONE, FAILED = "20261130-075940-tiny-2559", "20261130-084105-tiny-71c4"
-"""The canned run, and one made from it that was killed while it trained."""
 
 
 class Renamed:
@@ -107,64 +109,22 @@ def staged(
 
 
 def canned_root(folder: Path) -> Path:
-    """A root with two runs: one that is done, and one that failed."""
+    """A root with two runs, each with a note: one that is done, and one that failed."""
     root = folder / "root"
     for file in sorted(CANNED.rglob("*")):
         if file.is_file():
             place = root / file.relative_to(CANNED)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(file.read_text(encoding="utf-8").replace(SHOWN, str(root)), encoding="utf-8")
-    _fail(root / "runs")
+    fail(root / "runs")
+    notes = {
+        DONE: ("six epochs are enough to learn one style", "", "worth it only from two correct drafts on"),
+        FAILED: ("ten times as long halves the loss", "train.epochs: 60", ""),
+    }
+    for at, (run_id, said) in enumerate(notes.items()):
+        note = {"ts": NOW - 900.0 * (2 - at)} | dict(zip(FIELDS, said, strict=True))
+        notes_file(RunDirectory(root / "runs" / run_id)).write_text(json.dumps(note) + "\n", encoding="utf-8")
     return root
-
-
-def _fail(runs: Path) -> None:
-    """A second run: the same, but killed in the middle of its training."""
-    later = 2485.0
-    run = runs / FAILED
-    shutil.copytree(runs / DONE, run)
-    for name in ("state.json", "request.json", "intent.json"):
-        text = (run / name).read_text(encoding="utf-8").replace(DONE, FAILED)
-        (run / name).write_text(text, encoding="utf-8")
-    kept, ended = [], 0.0
-    for line in (run / "events.jsonl").read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        event["ts"] = round(event["ts"] + later, 3)
-        if event["stage"] == "train" and event["kind"] == "stage" and event["data"]["status"] == "done":
-            break
-        ended = event["ts"] + 3.0
-        kept.append(event)
-    error = "ended by SIGKILL (out of memory, or someone's kill -9)"
-    cause, remedy = f"train: {error}", f"see {run}/logs/train.log"
-    endings: list[tuple[str | None, str, dict[str, Any]]] = [
-        ("train", "stage", {"status": "failed", "exit_code": 1, "signal": "SIGKILL", "error": error, "remedy": remedy}),
-        (None, "run", {"status": "failed", "exit_code": 1, "cause": cause, "remedy": remedy}),
-    ]
-    for stage, kind, data in endings:
-        kept.append({"seq": kept[-1]["seq"] + 1, "ts": round(ended, 3), "stage": stage, "kind": kind, "data": data})
-    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
-    state = json.loads((run / "state.json").read_text(encoding="utf-8"))
-    state.update(
-        status="failed", exit_code=1, started=state["started"] + later, ended=ended, cause=cause, remedy=remedy
-    )
-    for name, stage in list(state["stages"].items()):
-        if name == "train":
-            stage.pop("out", None)
-            stage.update(endings[0][2], seconds=9.1)
-        elif name in ("serve", "verify", "bench", "report"):
-            state["stages"][name] = {"status": "waiting"}
-    (run / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    (run / "logs" / "train.log").write_text(
-        "\n".join(
-            [
-                *(f"[2026-11-30 08:41:{35 + at}] step {at * 4} loss {5.9 - at / 4:.3f}" for at in range(1, 8)),
-                "[2026-11-30 08:41:43] WARNING the loss of step 28 is not finite",
-                "Killed",
-                "",
-            ]
-        ),
-        encoding="utf-8",
-    )
 
 
 def eight_gpus(count: int = 160) -> list[dict[str, Any]]:

@@ -76,6 +76,8 @@ def test_the_reason_and_the_way_on() -> None:
     assert (one.word, one.room, one.text) == ("FAIL", "bench", "a-0001: bench/accept_length: too short")
     [one] = matters([bad], None, None, None, None, NOW)
     assert one.room == "wiring"
+    [one] = matters([row("a-0001", "verdict FAIL", cause="verdict FAIL: bench/equal")], None, None, None, None, NOW)
+    assert (one.room, one.text) == ("bench", "a-0001: bench/equal, 1 min ago")
 
 
 def test_a_run_that_holds_its_server_or_says_nothing() -> None:
@@ -136,7 +138,7 @@ ENTRY = st.dictionaries(
 ANSWER = JSON | st.fixed_dictionaries({"incidents": st.lists(ENTRY), "drafters": st.lists(ENTRY)})
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(ROWS, ANSWER, JSON, st.integers(0, 170), st.sampled_from([BLOCKS, ASCII]))
 def test_whatever_is_answered_is_shown_or_left_out(
     rows: list[RunRow], answer: Any, disks: Any, width: int, glyphs: Any
@@ -148,7 +150,9 @@ def test_whatever_is_answered_is_shown_or_left_out(
     lines = [
         *matter_lines(waiting, width, glyphs),
         *run_lines(rows, max(24, width), glyphs, NOW, stale=False),
-        hosts_line("gpu", LinkState("waiting", why=str(answer)[:50]), 9.0, ["a", "b"], max(24, width), glyphs),
+        hosts_line(
+            "gpu", LinkState("waiting", why=str(answer)[:50]), "waiting", 9.0, ["a", "b"], max(24, width), glyphs
+        ),
         *([status_line(detail(rows[0], cause="c" * 200), NOW, max(24, width), glyphs)] if rows else []),
     ]
     for line in lines:

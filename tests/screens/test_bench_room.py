@@ -18,10 +18,11 @@ from eagle3ops.outputs import drafters as outputs
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.bench import Bench
 from eagle3ops.screens.bench_layout import bench_lines
-from eagle3ops.screens.bench_model import bench_facts, drafters
-from eagle3ops.screens.bench_tables import Axis, drafter_lines, wrapped
+from eagle3ops.screens.bench_model import VERDICTS, bench_facts, drafters
+from eagle3ops.screens.bench_tables import Axis, drafter_lines, setting_at
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.lines import Table
+from eagle3ops.screens.lines import Lines, Table
+from eagle3ops.screens.wrapping import wrapped
 from eagle3ops.settings import resolve
 from eagle3ops.words import plain
 
@@ -118,6 +119,12 @@ async def test_promote_roll_back_and_overrule(root: Path) -> None:
         await pilot.press("P")
         await noticed(pilot, "is what is promoted")
         # Another setting, by force, with a reason.
+        page = app.screen.query_one("#page", Lines)
+        at = next(row for row, line in enumerate(page._lines) if setting_at(line) == "1/1/2")
+        await pilot.click(page, offset=(6, at))
+        await until(pilot, "▸ 1/1/2")
+        await pilot.press("s")
+        await until(pilot, "▸ 3/1/4")
         await pilot.press("s")
         await until(pilot, "▸ 1/1/2")
         await pilot.press("P")
@@ -254,6 +261,23 @@ def test_the_mark_at_one_tells_better_from_worse() -> None:
     assert axis.row(worse).index("┤") < axis.row(worse).index("│")
     assert "│" not in axis.row(unclear)
     assert [one.look for one in (better, unclear, worse)] == ["good", "warn", "bad"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "promoted", "told"),
+    [
+        ({}, None, "· 4 not made"),
+        (dict.fromkeys(VERDICTS, True), None, "✓ PASS"),
+        (dict.fromkeys(VERDICTS, True), "3/1/4", "✓ PASS ◆3/1/4"),
+        (dict.fromkeys(VERDICTS, True) | {"wiring": False, "accept_length": False}, "3/1/4", "✗ 2 of 4 FAIL"),
+        (dict.fromkeys(VERDICTS, True) | {"wiring": False}, None, "✗ FAIL wiring"),
+        (dict.fromkeys(VERDICTS, True) | {"accept_length": False}, None, "✗ 1 of 4 FAIL"),
+    ],
+)
+def test_a_narrow_list_of_drafters_cuts_no_verdict(verdicts: Any, promoted: Any, told: str) -> None:
+    found = drafters({"drafters": [{"run": BEST, "setting": "1/1/2", "verdicts": verdicts, "promoted": promoted}]})
+    _, [line] = drafter_lines(found, None, 76, BLOCKS, all_targets=False)
+    assert line[-1][0].rstrip() == told
 
 
 def test_many_drafters_are_listed_in_no_time(tmp_path: Path) -> None:

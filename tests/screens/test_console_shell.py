@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from textual.widgets import Button, Input
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.locations import crash_folder
 from eagle3ops.runs.directory import RunDirectory
+from eagle3ops.runs.events import EventLog
 from eagle3ops.screens import choices, crash
-from eagle3ops.screens.app import ConsoleApp
+from eagle3ops.screens.app import ENDING_S, ConsoleApp
 from eagle3ops.screens.colours import ascii_only
 from eagle3ops.screens.confirm import ConfirmByName
 from eagle3ops.screens.endings import Endings, environment, run_command
@@ -28,6 +30,7 @@ from eagle3ops.screens.help import Help
 from eagle3ops.screens.overview import Overview
 from eagle3ops.screens.watching import RunRow
 from eagle3ops.settings import config_file, resolve
+from eagle3ops.watchdog.incident import Incident
 
 RUN = "20261130-054512-demo-bbbb"
 SECRET = "hf_" + "A1b2C3d4E5f6G7h8"
@@ -83,6 +86,7 @@ async def test_help_is_made_of_the_bindings(root: Path, size: tuple[int, int]) -
         text = await until(pilot, "X, ^x", "End the run", "runs.cancel")
         assert isinstance(app.screen, Help)
         assert "Take the run up again" in text
+        assert next(iter(app.screen._here)) == "Overview", "the room's own keys come first"
         await pilot.press(*"close")
         await until(pilot, "Close the console", "everywhere")
         await pilot.press(*["backspace"] * 5, *"reconn")
@@ -234,12 +238,50 @@ async def test_an_ending_rings_and_runs_the_command(root: Path, tmp_path: Path) 
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, "● demo-bbbb")
         run_folder = RunDirectory(root / "runs" / RUN).path
+        with EventLog(RunDirectory(run_folder).events_file) as log:
+            log.append("stage", {"status": "failed", "error": "it broke"}, "train")
         (run_folder / "state.json").write_text(json.dumps({"status": "failed", "exit_code": 1, "job": "pipeline"}))
         (run_folder / "supervisor.json").unlink()
         await until(pilot, "✗ demo-bbbb", "notify.command failed")
         # Not looked for on the screen: where the line breaks depends on the interpreter's path.
         assert any("boo; $(touch x) [b]" in notice.message for notice in app._notifications)
+        # The incident that it ended of is known too, and is not told a second time.
+        app.incidents.hurry()
+        for _ in range(200):
+            await pilot.pause(0.05)
+            if app.incidents.open:
+                break
+        assert app.incidents.open
+        await pilot.pause(ENDING_S + 0.4)
+        assert [notice.message for notice in app._notifications if RUN in notice.title] == [
+            "failed\n5 opens Incidents."
+        ]
     assert out.read_text() == f"{RUN},demo-bbbb,failed,local"
+    assert rung == [1]
+
+
+async def test_a_run_that_falls_silent_rings_and_runs_the_command_once(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "told"
+    program = (
+        "import os, sys; open(sys.argv[1], 'a').write("
+        "','.join(os.environ['EAGLE3OPS_' + n] for n in ('RUN', 'NAME', 'STATUS', 'HOST')) + ';')"
+    )
+    command = json.dumps([sys.executable, "-c", program, str(out)])
+    app = with_settings(root, f"schema: 1\nnotify: {{command: {command}}}\n")
+    rung: list[int] = []
+    app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
+    told = "train has said nothing for 2 min 05 s"
+    quiet = Incident(id="1", kind="silent", severity="warn", title=told, first=1.0, last=126.0, run=RUN)
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, "● demo-bbbb")
+        app._incident_came(quiet)
+        app._incident_came(replace(quiet, id="2", kind="warning"))
+        await until(pilot, "has said nothing")
+        for _ in range(200):
+            if out.is_file() and out.read_text():
+                break
+            await pilot.pause(0.05)
+    assert out.read_text() == f"{RUN},demo-bbbb,silent,local;"
     assert rung == [1]
 
 
@@ -272,7 +314,7 @@ async def test_the_worst_is_confirmed_by_name(root: Path) -> None:
             ask()
             await until(pilot, "Type 2026", "Keep")
             await pilot.press("enter", *"demo", "enter")
-            await pilot.pause()
+            await until(pilot, f"That is not {RUN}")
             assert len(answers) == int(wanted)
             assert app.screen.query_one("#yes", Button).disabled
             app.screen.query_one(Input).value = typed

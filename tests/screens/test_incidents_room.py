@@ -13,11 +13,19 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.glyphs import BLOCKS
-from eagle3ops.screens.incident_lines import about_lines, choice_line, choices_of, timeline_head, timeline_line
+from eagle3ops.screens.incident_lines import (
+    Choice,
+    about_lines,
+    choice_line,
+    choices_of,
+    cut_evidence,
+    timeline_head,
+    timeline_line,
+)
 from eagle3ops.screens.incidents import Incidents
 from eagle3ops.screens.incidents_feed import IncidentsFeed, cleaned
 from eagle3ops.settings import resolve
-from eagle3ops.watchdog.incident import Incident
+from eagle3ops.watchdog.incident import Evidence, Incident, Remedy
 
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;eA==\x07 \u202e"
 RUN = "20261130-054512-demo-bbbb"
@@ -156,6 +164,19 @@ def test_what_is_gone_is_over_and_the_machine_remembers_when_it_began() -> None:
     world.feed.sample = {"t": 40.0, "boot": "b", "gpu": [{"i": 3, "uuid": "GPU-x", "state": "ok"}]}
     feed.take({"incidents": [silent]})
     assert {(one.title, one.over) for one in feed.incidents} == {("GPU 3: lost", True), ("silent", False)}
+
+
+def test_what_the_list_has_no_room_for_stands_above_it() -> None:
+    long, short = Evidence("boundary 3 instead of 2, " * 5), Evidence("short", "a.log")
+    choices = [Choice(evidence=short), Choice(evidence=long), Choice(remedy=Remedy("do"))]
+    assert [cut_evidence(choices, at, 60) for at in range(3)] == ["", long.what, ""]
+    assert cut_evidence(choices, 0, 20) == "short"
+    assert cut_evidence([Choice(evidence=long), *choices], 3, 60) == long.what
+    assert cut_evidence([], 0, 60) == ""
+    one = Incident(id="a", kind="failed", severity="error", title="serve failed: no room", first=1.0, last=1.0)
+    said = [line[0][0] for line in about_lines(one, 60, 2.0, "serve: no room")]
+    assert not any("serve: no room" in line for line in said)
+    assert any("of another" in line[0][0] for line in about_lines(one, 60, 2.0, "serve: of another"))
 
 
 JSON = st.recursive(

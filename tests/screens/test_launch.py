@@ -23,6 +23,7 @@ from eagle3ops.screens.launch import Launch
 from eagle3ops.screens.launch_desk import Desk, Start
 from eagle3ops.screens.launch_draft import Drafts
 from eagle3ops.screens.launch_verdict import plan_words, short_words, summary
+from eagle3ops.screens.lines import Table
 from eagle3ops.settings import resolve
 from eagle3ops.spec.models import Pipeline
 
@@ -202,7 +203,7 @@ async def test_small_terminal_text_pages_and_drafts(toys: Path) -> None:
     app = console(toys, read_only=True)
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("0")
-        text = await until(pilot, "toys.yaml, 1 changed", "Find")
+        text = await until(pilot, "1 changed: toys.yaml", "Find")
         await told(pilot, "Draft taken up")
         assert "Start" not in text.splitlines()[-1]
         room = app.screen  # type: ignore[assignment]
@@ -215,7 +216,7 @@ async def test_small_terminal_text_pages_and_drafts(toys: Path) -> None:
         await pilot.press("o")
         await until(pilot, "put away earlier", "toys.yaml, changed")
         await pilot.press("enter")
-        await until(pilot, "toys.yaml, 1 changed")
+        await until(pilot, "1 changed: toys.yaml")
 
 
 async def test_save_as_asks_before_it_replaces_and_the_mouse_works(toys: Path) -> None:
@@ -240,6 +241,14 @@ async def test_save_as_asks_before_it_replaces_and_the_mouse_works(toys: Path) -
         await pilot.press("enter")
         await until(pilot, "other.yaml, unchanged")
         assert (toys / "other.yaml").read_text() == SPEC + "seed: 7\n"
+        # Another line is selected while a field is only on its way to the keys: it must not keep them, unseen.
+        table = app.screen.query_one("#form", Table)
+        table.focus()
+        await pilot.press("enter")
+        table.action_edge(False)
+        await until(pilot, "job: one of")
+        await pilot.press("1")
+        await until(pilot, "Needs a decision")
 
 
 class Host:
@@ -375,7 +384,8 @@ async def test_files_of_this_machine_go_to_another_one_with_the_start(
 async def test_a_plan_says_of_what_and_of_when_it_is(tmp_path: Path) -> None:
     host = Host()
     one = desk(host, tmp_path)
-    assert plan_words(one, "connecting") == ("Plan", False)
+    assert plan_words(one, "connecting") == ("NO PLAN: local is connecting", False)
+    assert plan_words(one, "connected") == ("Plan", False)
     await one.open()
     await one.check()
     assert one.form is not None

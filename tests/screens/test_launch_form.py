@@ -333,6 +333,7 @@ def test_what_was_put_away_is_kept_for_a_while(tmp_path: Path) -> None:
     (tmp_path / "damaged-away-1.json").write_text("{")
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(["text", "job", "origin", "saved", "key"]), JSON))
 def test_a_garbled_draft_is_some_draft_or_none(data: dict[str, Any]) -> None:
     found = from_json(data)

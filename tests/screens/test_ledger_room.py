@@ -23,6 +23,7 @@ from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.ledger import Ledger
 from eagle3ops.screens.ledger_book import ORDERS, Book, LedgerRow, matcher, read_row
 from eagle3ops.screens.ledger_lines import comparison_lines, detail_lines, table_head, table_line, when_words
+from eagle3ops.screens.note_drafts import NoteDrafts
 from eagle3ops.settings import resolve
 
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;eA==\x07 \u202e"
@@ -92,7 +93,7 @@ async def test_the_run_under_the_cursor_is_the_one_in_the_other_rooms(root: Path
     app = ConsoleApp(str(root))
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("9")
-        await until(pilot, "4 runs by newest")
+        await until(pilot, "4 runs by newest", "> going-cccc")
         assert app.runs.selected == "20261130-064512-going-cccc"
         await pilot.press("down", "1")
         await pilot.pause()
@@ -111,20 +112,32 @@ async def test_the_run_under_the_cursor_is_the_one_in_the_other_rooms(root: Path
 
 
 async def test_a_note_that_is_given_up_is_not_lost_and_one_that_is_saved_is_shown(root: Path) -> None:
-    app = ConsoleApp(str(root))
-    async with app.run_test(size=(100, 30)) as pilot:
+    run = "20261130-034512-broken-dddd"
+    kept = NoteDrafts("local", str(root))
+    async with ConsoleApp(str(root)).run_test(size=(100, 30)) as pilot:
         await pilot.press("9")
         await until(pilot, "4 runs by newest")
         await pilot.press("end", "n")
-        await until(pilot, "A note on 20261130-034512-broken-dddd")
-        await pilot.press(*"less memory", "escape")
+        await until(pilot, f"A note on {run}")
+        await pilot.press(*"less memory")
+        while kept.read(run).get("hypothesis") != "less memory":
+            await pilot.pause(0.05)
+        # As if the console was killed: nobody has left the form.
+    async with ConsoleApp(str(root)).run_test(size=(100, 30)) as pilot:
+        await pilot.press("9")
+        await until(pilot, "4 runs by newest")
+        await pilot.press("end", "n")
+        await until(pilot, "less memory")
+        await pilot.press("tab", *"half", "escape")
         await pilot.pause()
         await pilot.press("n")
-        await until(pilot, "less memory")
+        await until(pilot, "less memory", "half")
         await pilot.press("tab", "tab", *"it fits", "enter")
         await until(pilot, "hypothesis: less memory", "outcome: it fits")
-        (note,) = notes_of(RunDirectory(root / "runs" / "20261130-034512-broken-dddd"))
+        (note,) = notes_of(RunDirectory(root / "runs" / run))
         assert (note["hypothesis"], note["outcome"]) == ("less memory", "it fits")
+        while kept.read(run):
+            await pilot.pause(0.05)
 
 
 async def test_deleting_wants_the_name_and_spares_what_runs(root: Path) -> None:
@@ -133,9 +146,10 @@ async def test_deleting_wants_the_name_and_spares_what_runs(root: Path) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("9")
         await until(pilot, "4 runs by newest")
+        await until(pilot, "> going-cccc")
         await pilot.press("D")
-        await pilot.pause(0.3)
-        assert "is running" in str([toast.message for toast in app._notifications])
+        while "is running" not in str([toast.message for toast in app._notifications]):
+            await pilot.pause(0.05)
         await pilot.press("end", "D")
         await until(pilot, f"Delete the run {folder.name}?", "go for good")
         await pilot.press(*"wrong", "enter")
@@ -201,6 +215,23 @@ def test_a_book_learns_what_changed_and_forgets_with_the_generation() -> None:
     assert (book.rows["x"].status, len(book.rows)) == ("failed", 2)
     book.take({"generation": "b", "version": 1, "rows": [{"run_id": "z"}]})
     assert list(book.rows) == ["z"]
+
+
+def test_a_narrow_ledger_cuts_neither_a_stage_nor_a_status() -> None:
+    names = ("fetch", "generate", "extract", "train", "serve", "verify", "bench", "report")
+    one = row(status="verdict FAIL", stages=dict.fromkeys(names, "done"))
+    said = ["".join(text for text, _ in line) for line in detail_lines(one, None, 60, BLOCKS)]
+    assert all(any(f"✓ {name}" in line for line in said) for name in names)
+    assert max(map(cell_len, said)) <= 62
+    line = "".join(text for text, _ in table_line(one, 78, BLOCKS, "1 h ago", marked=False, chosen=False))
+    assert "! FAIL " in line
+    lost = row(status="interrupted", verdicts={"verify/wiring": False})
+    for width in (58, 78, 140):
+        parts = table_line(lost, width, BLOCKS, "1 h ago", marked=False, chosen=False)
+        line = "".join(text for text, _ in parts)
+        assert "◌ interrupted" in line
+        assert line.count("…") <= 1
+        assert ("✗ FAIL", "bad") in parts
 
 
 JSON = st.recursive(

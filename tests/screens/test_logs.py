@@ -138,6 +138,9 @@ async def test_a_filter_as_one_types(folder: Path) -> None:
         # What was typed stands there again; without it, all lines are shown, the cursor where it was.
         await pilot.press("ampersand")
         assert pilot.app.screen.query_one(Input).value == "step 29.5"
+        # What would be typed is no key: neither / nor ?, but F1.
+        keys = (await until(pilot, "F1 Help")).splitlines()[-1]
+        assert "Find" not in keys
         pilot.app.screen.query_one(Input).value = ""
         await pilot.press("enter")
         text = await until(pilot, "step 2934.", "line 2,935 of 3,002")
@@ -196,7 +199,7 @@ async def test_searching(folder: Path) -> None:
 async def test_hostile_lines_are_text(folder: Path) -> None:
     async with console(folder).run_test(size=(100, 30), notifications=True) as pilot:
         view = await opened(pilot)
-        await pilot.press("left_square_bracket")
+        await pilot.press("less_than_sign")
         words = (
             "]52;c;aGk=osc [2Jcsi",
             "[@click=app.quit]click[/] [bold red]x[/ unbalanced",
@@ -248,7 +251,7 @@ async def test_copying_selected_lines(folder: Path, monkeypatch: pytest.MonkeyPa
         await until(pilot, "2,997 selected")
         await pilot.press("y")
         await until(pilot, "2,997 lines, to a test")
-        await pilot.press("left_square_bracket")
+        await pilot.press("less_than_sign")
         await until(pilot, "no end")
         await pilot.press("v", "home", "y")
         await until(pilot, "6 lines, to a test")
@@ -281,7 +284,7 @@ async def test_the_palette_and_a_run_without_logs(no_logs: Path) -> None:
     async with console(folder).run_test(size=(80, 24)) as pilot:
         await until(pilot, "demo-bbbb")
         overview = pilot.app.screen
-        assert "Logs" in {command.title for command in pilot.app.get_system_commands(overview)}
+        assert "Logs (key 3)" in {command.title for command in pilot.app.get_system_commands(overview)}
         await pilot.press("o")
         await until(pilot, "This run has no logs yet.")
         titles = {command.title for command in pilot.app.get_system_commands(pilot.app.screen)}

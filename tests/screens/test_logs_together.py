@@ -143,20 +143,20 @@ async def test_to_the_cause(folder: Path) -> None:
         await opened(pilot)
         await pilot.press("e")
         await until(pilot, "warnings and errors")
-        await pilot.press("c")
+        await pilot.press("E")
         await until(
             pilot, "→ the exception that was raised first", "> 302 E ValueError: it broke".replace("> 302", "302")
         )
         assert "line 302 of 302" in await until(pilot, "train-rank2.log")
         await pilot.press("home", "m")
         await until(pilot, "5 logs merged", "paused")
-        await pilot.press("c")
+        await pilot.press("E")
         await until(pilot, "raised first", "train-rank2.log, byte")
-        await pilot.press("less_than_sign")
+        await pilot.press("left_square_bracket")
         await until(pilot, "long ago")
-        await pilot.press("c")
+        await pilot.press("E")
         await until(pilot, "No log of this run says")
-        await pilot.press("greater_than_sign")
+        await pilot.press("right_square_bracket")
         await until(pilot, RUN, "ValueError: it broke")
 
 
@@ -204,7 +204,7 @@ async def test_a_wrapped_line_that_is_taller_than_the_window_can_be_read(tmp_pat
             await pilot.press("pagedown")
             if "last" in shown(pilot.app):
                 break
-        numbers = set(re.findall(r"word(\d+)", re.sub(r"[\n│> ]", "", seen)))
+        numbers = set(re.findall(r"word(\d+)", re.sub(r"[\n│┃> ]", "", seen)))
         # Words at the edges of windows are torn.
         assert len({str(n) for n in range(1000)} - numbers) < 30
         view = pilot.app.screen.query_one(LogView)

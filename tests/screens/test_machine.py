@@ -13,6 +13,7 @@ from eagle3ops.screens.glyphs import ASCII, BLOCKS, Glyphs, bar, history_line
 from eagle3ops.screens.lines import changed
 from eagle3ops.screens.machine import CELLS, PER_CELL, STALE_S, History, Machine, ProcessRow, read_sample
 from eagle3ops.screens.machine_tables import Line, gpu_table, host_lines, pair, strip_lines
+from eagle3ops.screens.process_names import role_of
 from eagle3ops.screens.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.process_tree import ORDERS, tree
 from eagle3ops.telemetry.recording import Player
@@ -138,7 +139,7 @@ def test_the_state_of_each_gpu_is_in_words(width: int) -> None:
 
 def test_no_gpu_has_a_reason_and_a_remedy() -> None:
     machine = machine_of(sample(gpu_absent="no NVIDIA driver library", gpu_remedy="install the driver"))
-    assert text(gpu_table(machine, 78, BLOCKS)[1]) == "No GPU: no NVIDIA driver library\n  install the driver"
+    assert text(gpu_table(machine, 78, BLOCKS)[1]) == "No GPU: no NVIDIA driver library\n→ install the driver"
     assert text(strip_lines(machine, 78, "", BLOCKS)).rstrip() == "GPUs: no NVIDIA driver library"
 
 
@@ -315,3 +316,23 @@ def test_a_stopped_scheduler_is_seen(recordings: Path) -> None:
     assert "T stopped" in text([process_line(one, 78, BLOCKS, stale=False) for one in branches])
     stopped = next(one.process for one in branches if one.process and one.process.state == "T")
     assert "in do_signal_stop" in process_detail(stopped, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "role"),
+    [
+        ("python", "/venv/bin/python -m eagle3ops.runs.stage /root/runs/r train 4a26", "train"),
+        (
+            "python3.12",
+            "python3.12 -u -m sglang.launch_server --port 1",
+            "sglang.launch_server",
+        ),
+        ("python", "python /work/train.py --lr 1", "train.py"),
+        ("python", "python -c import time", "python"),
+        ("python", "", "python"),
+        ("python", "python -m", "python"),
+        ("sleep", "sleep 1000", "sleep"),
+    ],
+)
+def test_an_interpreter_is_called_by_what_it_runs(name: str, command: str, role: str) -> None:
+    assert role_of(name, command) == role

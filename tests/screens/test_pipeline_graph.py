@@ -7,7 +7,8 @@ from rich.cells import cell_len
 
 from eagle3ops.screens.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.machine_tables import Line
-from eagle3ops.screens.pipeline_graph import MARKS, graph_lines, mark, now_line, verdict_lines
+from eagle3ops.screens.pipeline_graph import graph_lines, now_line, verdict_lines
+from eagle3ops.screens.status_marks import MARKS, mark
 from eagle3ops.screens.watching import StageRow
 from eagle3ops.words import plain
 
@@ -91,7 +92,7 @@ ROW = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(ROW, max_size=9), st.integers(0, 200), st.sampled_from([BLOCKS, ASCII]), st.booleans())
 def test_nothing_is_too_wide_and_nothing_breaks(rows: list[StageRow], width: int, glyphs: object, boxed: bool) -> None:
     assert isinstance(glyphs, type(BLOCKS))

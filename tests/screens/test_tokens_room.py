@@ -166,8 +166,8 @@ async def test_walking_through_samples_and_tokens(tmp_path: Path) -> None:
             "sample 1 of 3  train  coffee/words  from the feature shards",
             "Name words.",
             "Beans",
+            "1 of these not in the draft",
         )
-        assert "1 of these not in the draft" in text
         prompt = len([*TRAIN[0].prompt.replace("<|im_start|>", "x").replace("<|im_end|>", "x")])
         assert f"token {prompt} of" in text
         assert "× drafter" in text

@@ -76,6 +76,8 @@ def test_folding_leaves_nothing_out_and_shows_what_is_wanted(count: int, wanted:
 
 @settings(max_examples=40, deadline=None)
 @given(ANSWER, st.integers(20, 180), st.integers(0, 60), st.booleans())
+@example({"verdict": {"passed": False, "sides": [{"boundaries": None, "segments": [{}]}]}}, 155, 0, False)
+@example({"verdict": {"passed": False, "sides": [{"boundaries": None, "segments": [{}]}]}}, 130, 0, True)
 @example({"advice": [EVIL], "words": EVIL, "target": {"name": EVIL}}, 40, 10, False)
 def test_any_answer_becomes_lines_that_fit(answer: dict[str, Any], width: int, height: int, plainly: bool) -> None:
     for line in wiring_lines(view_of(answer), width, height, ASCII if plainly else BLOCKS, NOW):
@@ -156,7 +158,7 @@ async def test_ascii_and_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "demo-bbbb")
         await pilot.press("6")
-        await until(pilot, "x FAIL", "x seg 2", "+ seg 0")
+        await until(pilot, "x FAIL", "x seg 2", "v seg 0")
         assert shown(app).isascii()
         await pilot.press("y")
         for _ in range(100):

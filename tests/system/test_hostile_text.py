@@ -39,6 +39,8 @@ def hostile_run(root: Path) -> None:
     request = {"job": EVIL, "stages": stages, "cache": EVIL, "source": EVIL, "run_id": EVIL, "created": 1_796_020_000}
     (run / "request.json").write_text(json.dumps(request))
     (run / "spec.yaml").write_text("name: 'x [red]'\n")
+    said = {"at": 1_796_020_000, "by": EVIL, "hypothesis": EVIL, "change": EVIL, "outcome": EVIL}
+    (run / "notes.jsonl").write_text(json.dumps(said) + "\n")
     failed = {"status": "failed", "error": EVIL, "remedy": EVIL, "log": f"logs/{EVIL}", "exit_code": 1, "seconds": 3}
     state = {"status": "failed", "job": EVIL, "name": EVIL, "exit_code": 1, "cause": EVIL, "remedy": EVIL,
              "versions": {EVIL: EVIL}, "started": 1_796_020_000, "ended": 1_796_020_100,
@@ -79,13 +81,22 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def test_every_room_shows_hostile_text_as_text(terminal: Terminal, tmp_path: Path) -> None:
     hostile_run(terminal.root)
+    (twin,) = (terminal.root / "runs").iterdir()
+    shutil.copytree(twin, twin.with_name(f"{NAME[:-1]}c"))
     terminal.open(size=(120, 36))
     raw = tmp_path / "raw"
     terminal.tmux("set-option", "-g", "set-clipboard", "on")
     terminal.tmux("pipe-pane", f"cat > '{raw}'")
     title = terminal.tmux("display-message", "-p", "#{pane_title}")
     terminal.until("local: connected", SAID)
-    pressed = {"logs": ("m", "c", "m", "w", "Home", "PageDown", "[", "w", "l"), "run": ("Tab", "m", "Tab", "Down")}
+    pressed = {
+        "overview": ("c", "r", "H", "Escape", "d", "Down"),
+        "run": ("Tab", "m", "Tab", "Down"),
+        "logs": ("m", "E", "m", "w", "Home", "PageDown", "<", "w", "l"),
+        "incidents": ("Enter", "Down", "Tab"),
+        "ledger": ("n", "Escape", "D", "Escape", "Space", "Down", "Space", "e"),
+        "launch": ("o", "End", "Escape", "?", "Escape"),
+    }
     for entry in ROOMS:
         terminal.keys(entry.key)
         time.sleep(1.0)

@@ -325,7 +325,7 @@ def test_remedies_of_the_host_name_commands_for_the_host(big: There) -> None:
     assert f"eagle3ops runs follow --host big {big.runs()[0].run_id}" in refused.stderr
     missing = big.call("runs", "show", "none", "--host", "big")
     assert missing.returncode == 2
-    assert "eagle3ops runs list --host big shows them" in missing.stderr
+    assert "eagle3ops runs list --host big" in missing.stderr
     assert big.call("runs", "cancel", "last", "--host", "big").returncode == 0
 
 

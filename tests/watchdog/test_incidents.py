@@ -127,6 +127,13 @@ def test_verdicts_warnings_interruptions_and_programs() -> None:
     assert set(found) == {"verdict", "warning", "interrupted", "died"}
     assert found["warning"].count == 2
     assert found["verdict"].remedies[0].action == "wiring"
+    assert found["verdict"].remedies[0].command.startswith("eagle3ops runs wiring ")
+    assert [one.log for one in found["verdict"].evidence] == [None, "verify.log"]
+    # A log that says nothing is no evidence.
+    made.logs["verify.log"] = LogEnd("verify.log", 0, 1500.0)
+    silent = {one.kind: one for one in incidents_of(made, 2000.0)}
+    assert [one.log for one in silent["verdict"].evidence] == [None]
+    assert silent["warning"].evidence == ()
     assert found["died"].title == "engine ended by SIGSEGV"
     assert found["interrupted"].stage == "verify"
     assert found["interrupted"].remedies[0].action == "resume"

@@ -93,6 +93,13 @@ def test_a_single_dissenting_probe_fails_the_verdict() -> None:
     assert not judge("engine", AuxLayers((1, 3, 5), 6), [right, wrong]).passed
 
 
+def test_at_least_is_not_more_than_was_measured() -> None:
+    match = SegmentMatch(0, 1, error=0.01, cosine=1.0, runner_up=2, runner_up_error=0.1679, norm=1.0, first_values=())
+    verdict = judge("engine", AuxLayers((1,), 6), [[match]])
+    assert match.margin > 16.7
+    assert "at least 16 times" in verdict.reason
+
+
 def test_a_different_number_of_segments_fails() -> None:
     reference = made_up()
     two = match_segments(torch.cat([reference[1], reference[3]], dim=-1), reference)
