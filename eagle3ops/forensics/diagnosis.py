@@ -110,9 +110,7 @@ def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False) -> Diag
         name, log = silent
         line = log.course.phase
         assert line is not None
-        found = Root(
-            name, line.offset, line.number, _shown(line), SILENT.category, 0.5, SILENT.explanation, SILENT.fix
-        )
+        found = Root(name, line.offset, line.number, _shown(line), SILENT.category, 0.5, SILENT.explanation, SILENT.fix)
         return Diagnosis("hang", found, [], discounted)
     # Stacks alone tell where processes stood, not whether they should have stood there.
     told = any(log.course.lines and not log.course.stacks for _, log in logs)
@@ -300,7 +298,7 @@ def _discounted(candidates: Sequence[_Candidate], root: _Candidate | None) -> li
         groups[key] = first, count + 1
     ranked = sorted(groups.items(), key=lambda item: -item[1][0].finding.weight)[:DISCOUNTED]
     return [
-        Discounted(c.name, c.finding.line.offset, c.finding.line.number, c.finding._shown(line), reason, count)
+        Discounted(c.name, c.finding.line.offset, c.finding.line.number, _shown(c.finding.line), reason, count)
         for (_, reason), (c, count) in ranked
     ]
 

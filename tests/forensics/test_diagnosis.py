@@ -16,6 +16,7 @@ from eagle3ops.errors import RequestError
 from eagle3ops.forensics import scan
 from eagle3ops.forensics.diagnosis import Diagnosis, diagnose_files
 from eagle3ops.forensics.lines import visible
+from eagle3ops.runs.redact import redact
 
 LOGS = tomllib.loads((Path(__file__).parent / "logs.toml").read_text(encoding="utf-8"))["log"]
 
@@ -49,7 +50,7 @@ def stands_at(found: Diagnosis, path: Path) -> None:
         if place is not None:
             end = data.find(b"\n", place.offset)
             assert place.offset == 0 or data[place.offset - 1 : place.offset] == b"\n"
-            assert visible(data[place.offset : end if end >= 0 else len(data)])[:1000] == place.text
+            assert redact(visible(data[place.offset : end if end >= 0 else len(data)]))[:1000] == place.text
             assert data.count(b"\n", 0, place.offset) + 1 == place.line_no
 
 
