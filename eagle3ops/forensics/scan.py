@@ -19,7 +19,9 @@ BEFORE, AFTER, TRACE = 2048, 3072, 24576
 """Bytes read before and after a line that speaks of trouble, and after the head of a traceback."""
 SAME = 24
 """Lines that differ in numbers only are read so often, and at the last block again."""
-SHAPES = 4000
+DENSE = 500
+"""Lines of a block that speak of trouble, from which on alike ones are put aside together."""
+SHAPES = 20_000
 """So many kinds of lines are told apart; what is new after them is read at the end of the log only."""
 
 # Each is looked for on its own: that is faster than one pattern of all, and what stands around is read anyway.
@@ -78,7 +80,7 @@ class _Selection:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._shapes: dict[bytes, int] = {}
+        self._shapes: dict[int, int] = {}
         self._read_to = 0
 
     def ranges(self, block: bytes, offset: int) -> list[tuple[int, int]]:
@@ -91,28 +93,49 @@ class _Selection:
             spans.append((0, self._line_end(block, min(length, HEAD - offset))))
         if self._read_to > offset:
             spans.append((0, self._line_end(block, min(length, self._read_to - offset))))
-        for start, stop in self._cued(block):
-            if self._new(block[start : min(stop, start + 160)]):
-                more = TRACE if block.find(b"Traceback", start, stop) >= 0 else AFTER
-                self._read_to = max(self._read_to, offset + stop + more)
-                begin = block.rfind(b"\n", 0, max(0, start - BEFORE)) + 1 if start > BEFORE else 0
-                spans.append((begin, self._line_end(block, min(length, stop + more))))
+        for start, stop in self._chosen(block):
+            more = TRACE if block.find(b"Traceback", start, stop) >= 0 else AFTER
+            self._read_to = max(self._read_to, offset + stop + more)
+            begin = block.rfind(b"\n", 0, max(0, start - BEFORE)) + 1 if start > BEFORE else 0
+            spans.append((begin, self._line_end(block, min(length, stop + more))))
         tail = self._size - TAIL - offset
         if tail < length:
             spans.append((block.rfind(b"\n", 0, tail) + 1 if tail > 0 else 0, length))
         return _merged(spans)
 
-    def _cued(self, block: bytes) -> list[tuple[int, int]]:
-        """The lines of a block that hold one of the words."""
+    def _chosen(self, block: bytes) -> list[tuple[int, int]]:
+        """The lines of a block that hold one of the words, and are not like many that were read before."""
         find, before = block.find, block.rfind
-        lines = {}
+        lines: dict[int, int] = {}
         for cue in _CUES:
-            at = find(cue)
+            at, stop = find(cue), 0
             while at >= 0:
+                # Never back beyond the line before: a search backwards costs what it passes over.
+                start = before(b"\n", stop, at) + 1 or stop
                 stop = find(b"\n", at) + 1 or len(block)
-                lines[before(b"\n", 0, at) + 1] = stop
+                lines[start] = stop
                 at = find(cue, stop)
-        return sorted(lines.items())
+            if len(lines) > DENSE:
+                return self._dense(block)
+        return [(start, stop) for start, stop in sorted(lines.items()) if self._new(_shape(block[start:stop]))]
+
+    def _dense(self, block: bytes) -> list[tuple[int, int]]:
+        """The same where many lines hold a word: alike ones are put aside all at once."""
+        shapes = block.translate(None, _DIGITS).split(b"\n")
+        fresh = {shape for shape in set(shapes) if self._shapes.get(hash(shape), 0) < SAME}
+        if not fresh:
+            return []
+        lines, at = [], 0
+        for shape, line in zip(shapes, block.split(b"\n"), strict=True):
+            stop = min(len(block), at + len(line) + 1)
+            if shape in fresh and self._new(hash(shape)):
+                if any(cue in line for cue in _CUES):
+                    lines.append((at, stop))
+                else:
+                    fresh.discard(shape)
+                    self._shapes[hash(shape)] = SAME
+            at = stop
+        return lines
 
     def _line_end(self, block: bytes, at: int) -> int:
         if at >= len(block):
@@ -120,13 +143,17 @@ class _Selection:
         found = block.find(b"\n", at)
         return len(block) if found < 0 else found + 1
 
-    def _new(self, line: bytes) -> bool:
-        shape = line.translate(None, _DIGITS)
+    def _new(self, shape: int) -> bool:
         count = self._shapes.get(shape, 0)
-        if not count and len(self._shapes) >= SHAPES:
+        if count >= SAME or (not count and len(self._shapes) >= SHAPES):
             return False
         self._shapes[shape] = count + 1
-        return count < SAME
+        return True
+
+
+def _shape(line: bytes) -> int:
+    """What lines that differ in numbers only have in common."""
+    return hash(line[:400].translate(None, _DIGITS))
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -67,6 +67,16 @@ def test_each_kind_in_a_log_that_is_too_long_to_read_in_full(tmp_path: Path, mon
             stands_at(found, tmp_path / "a.log")
 
 
+def test_a_cause_among_very_many_errors(tmp_path: Path) -> None:
+    noise = b"ERROR 03-11 09:14:14 [client.py:7] request %d failed: Connection reset by peer\nstep %d loss 3.1\n"
+    many = b"".join(noise % (number, number) for number in range(30_000))
+    cause = b"[rank3]: OSError: [Errno 28] No space left on device\n"
+    found = diagnose(tmp_path, many + cause + noise.partition(b"\n")[0] + b"\n" + many.replace(b"step", b"stop"))
+    assert found.root is not None
+    assert found.root.category == "disk_full"
+    stands_at(found, tmp_path / "a.log")
+
+
 def test_a_cause_in_another_file(tmp_path: Path) -> None:
     first, second = tmp_path / "rank0.log", tmp_path / "rank1.log"
     first.write_text(
