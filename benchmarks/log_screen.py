@@ -27,9 +27,9 @@ from eagle3ops.hosts.local import LocalTransport
 from eagle3ops.runs.directory import RunDirectory, runs_folder
 from eagle3ops.runs.files import write_json
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.logs import Logs
-from eagle3ops.screens.logtext import LEVEL_PATTERNS
-from eagle3ops.screens.logview import LogView
+from eagle3ops.screens.logs.room import Logs
+from eagle3ops.screens.logs.text import LEVEL_PATTERNS
+from eagle3ops.screens.logs.view import LogView
 
 RUN = "20260101-000000-made-aaaa"
 SEARCHES: dict[str, dict[str, Any]] = {

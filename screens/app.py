@@ -25,17 +25,17 @@ from eagle3ops.hosts.transport import Transport
 from eagle3ops.screens import choices, crash, presence
 from eagle3ops.screens.asking import ConsolePrompts
 from eagle3ops.screens.base import ConsoleScreen, named
-from eagle3ops.screens.colours import AsciiOnly, Colourless, Harmless
-from eagle3ops.screens.endings import GOING_ON, GOOD, environment, run_command
-from eagle3ops.screens.feed import MachineFeed
-from eagle3ops.screens.glyphs import ASCII, BLOCKS
+from eagle3ops.screens.feeds.endings import GOING_ON, GOOD, environment, run_command
+from eagle3ops.screens.feeds.incidents_feed import IncidentsFeed
+from eagle3ops.screens.feeds.machine_feed import MachineFeed
+from eagle3ops.screens.feeds.runs_feed import RunsFeed
+from eagle3ops.screens.feeds.watching import RunRow
 from eagle3ops.screens.help import Help
-from eagle3ops.screens.incidents_feed import IncidentsFeed
-from eagle3ops.screens.log_place import LogPlace
+from eagle3ops.screens.logs.place import LogPlace
 from eagle3ops.screens.room import Room
 from eagle3ops.screens.rooms import FIRST, ROOMS
-from eagle3ops.screens.runs_feed import RunsFeed
-from eagle3ops.screens.watching import RunRow
+from eagle3ops.screens.widgets.colours import AsciiOnly, Colourless, Harmless
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 from eagle3ops.settings import Resolved, remember_theme, resolve
 from eagle3ops.watchdog.incident import Incident
 from eagle3ops.words import plain

@@ -10,14 +10,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from eagle3ops.screens.base import named
-from eagle3ops.screens.confirm import Confirm
+from eagle3ops.screens.widgets.confirm import Confirm
 from eagle3ops.words import plain
 
 
 class Secret(ModalScreen[str | None]):
     """One line that is not shown; None when the person declines."""
 
-    CSS_PATH = "confirm.tcss"
+    CSS_PATH = "widgets/confirm.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*named("secret", [Binding("escape", "decline", "Not now")])]
 
     def __init__(self, question: str) -> None:

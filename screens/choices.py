@@ -50,8 +50,8 @@ def _classes(base: type[DOMNode]) -> Iterator[type[DOMNode]]:
 
 def own_classes() -> list[type[DOMNode]]:
     """The app, the screens and the widgets of the console."""
-    for module in pkgutil.iter_modules(screens.__path__):
-        import_module(f"{screens.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(screens.__path__, f"{screens.__name__}."):
+        import_module(module.name)
     return list(dict.fromkeys(_classes(DOMNode)))
 
 

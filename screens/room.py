@@ -17,13 +17,13 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.base import ConsoleScreen, named
-from eagle3ops.screens.confirm import Confirm
-from eagle3ops.screens.feed import MachineFeed
-from eagle3ops.screens.frame import KeyBar, TitleBar
-from eagle3ops.screens.glyphs import Glyphs
-from eagle3ops.screens.room_bar import RoomBar
-from eagle3ops.screens.runs_feed import RunsFeed
-from eagle3ops.screens.watching import RunRow
+from eagle3ops.screens.feeds.machine_feed import MachineFeed
+from eagle3ops.screens.feeds.runs_feed import RunsFeed
+from eagle3ops.screens.feeds.watching import RunRow
+from eagle3ops.screens.widgets.confirm import Confirm
+from eagle3ops.screens.widgets.frame import KeyBar, TitleBar
+from eagle3ops.screens.widgets.glyphs import Glyphs
+from eagle3ops.screens.widgets.room_bar import RoomBar
 from eagle3ops.settings import Settings
 from eagle3ops.words import plain
 

@@ -26,15 +26,17 @@ class RoomEntry:
 
 
 ROOMS = (
-    RoomEntry("overview", "1", "Overview", "The whole pipeline and the whole host", "overview:Overview"),
-    RoomEntry("run", "2", "Run", "Stages, processes, metrics and artifacts of the selected run", "run:Run"),
-    RoomEntry("logs", "3", "Logs", "What the processes of the selected run say", "logs:Logs"),
-    RoomEntry("gpus", "4", "GPUs", "What the machine's GPUs and processes do", "gpus:GpusScreen"),
-    RoomEntry("incidents", "5", "Incidents", "What went wrong, what shows it, what to do", "incidents:Incidents"),
-    RoomEntry("wiring", "6", "Wiring", "Do training and serving feed the drafter the same tensors?", "wiring:Wiring"),
-    RoomEntry("tokens", "7", "Tokens", "Which tokens of the samples are trained on", "tokens:Tokens"),
-    RoomEntry("bench", "8", "Bench", "Baseline against drafters; promote or roll back", "bench:Bench"),
-    RoomEntry("ledger", "9", "Ledger", "All runs, what changed between two of them, notes", "ledger:Ledger"),
-    RoomEntry("launch", "0", "Launch", "Fill in a pipeline file, see its forecasts, start it", "launch:Launch"),
+    RoomEntry("overview", "1", "Overview", "The whole pipeline and the whole host", "overview.room:Overview"),
+    RoomEntry("run", "2", "Run", "Stages, processes, metrics and artifacts of the selected run", "run.room:Run"),
+    RoomEntry("logs", "3", "Logs", "What the processes of the selected run say", "logs.room:Logs"),
+    RoomEntry("gpus", "4", "GPUs", "What the machine's GPUs and processes do", "gpus.room:GpusScreen"),
+    RoomEntry("incidents", "5", "Incidents", "What went wrong, what shows it, what to do", "incidents.room:Incidents"),
+    RoomEntry(
+        "wiring", "6", "Wiring", "Do training and serving feed the drafter the same tensors?", "wiring.room:Wiring"
+    ),
+    RoomEntry("tokens", "7", "Tokens", "Which tokens of the samples are trained on", "tokens.room:Tokens"),
+    RoomEntry("bench", "8", "Bench", "Baseline against drafters; promote or roll back", "bench.room:Bench"),
+    RoomEntry("ledger", "9", "Ledger", "All runs, what changed between two of them, notes", "ledger.room:Ledger"),
+    RoomEntry("launch", "0", "Launch", "Fill in a pipeline file, see its forecasts, start it", "launch.room:Launch"),
 )
 FIRST = ROOMS[0].name

@@ -18,7 +18,7 @@ from eagle3ops.hosts.transport import Channel, Transport
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.notes import FIELDS, notes_file
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.feed import MachineFeed
+from eagle3ops.screens.feeds.machine_feed import MachineFeed
 from eagle3ops.settings import resolve
 
 CANNED = Path(__file__).with_name("canned")

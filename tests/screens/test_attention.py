@@ -8,11 +8,10 @@ from rich.cells import cell_len
 from test_machine import JSON
 
 from eagle3ops.hosts.link import LinkState
-from eagle3ops.screens.attention import MOST, Matter, matters
-from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.machine import Snapshot
-from eagle3ops.screens.machine_tables import Line
-from eagle3ops.screens.overview_lines import (
+from eagle3ops.screens.feeds.machine import Snapshot
+from eagle3ops.screens.feeds.watching import RunDetail, RunRow, StageRow
+from eagle3ops.screens.overview.attention import MOST, Matter, matters
+from eagle3ops.screens.overview.lines import (
     event_lines,
     hosts_line,
     link_lines,
@@ -21,7 +20,8 @@ from eagle3ops.screens.overview_lines import (
     run_lines,
     status_line,
 )
-from eagle3ops.screens.watching import RunDetail, RunRow, StageRow
+from eagle3ops.screens.widgets.cells import Line
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 from eagle3ops.words import plain
 
 NOW = 1.79e9

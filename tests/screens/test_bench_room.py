@@ -16,13 +16,13 @@ from textual.pilot import Pilot
 
 from eagle3ops.outputs import drafters as outputs
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.bench import Bench
-from eagle3ops.screens.bench_layout import bench_lines
-from eagle3ops.screens.bench_model import VERDICTS, bench_facts, drafters
-from eagle3ops.screens.bench_tables import Axis, drafter_lines, setting_at
-from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.lines import Lines, Table
-from eagle3ops.screens.wrapping import wrapped
+from eagle3ops.screens.bench.layout import bench_lines
+from eagle3ops.screens.bench.model import VERDICTS, bench_facts, drafters
+from eagle3ops.screens.bench.room import Bench
+from eagle3ops.screens.bench.tables import Axis, drafter_lines, setting_at
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
+from eagle3ops.screens.widgets.lines import Lines, Table
+from eagle3ops.screens.widgets.wrapping import wrapped
 from eagle3ops.settings import resolve
 from eagle3ops.words import plain
 
@@ -242,7 +242,7 @@ def test_wrapping_loses_nothing_and_fits(text: str, width: int, indent: int) -> 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 1e5), st.floats(0, 1e5)), max_size=5), st.integers(0, 60))
 def test_intervals_stay_on_the_axis(numbers: list[tuple[float, float, float]], width: int) -> None:
-    from eagle3ops.screens.bench_model import Interval
+    from eagle3ops.screens.bench.model import Interval
 
     intervals = [Interval(value, min(low, high), max(low, high)) for value, low, high in numbers]
     axis = Axis(intervals, width)
@@ -253,7 +253,7 @@ def test_intervals_stay_on_the_axis(numbers: list[tuple[float, float, float]], w
 
 
 def test_the_mark_at_one_tells_better_from_worse() -> None:
-    from eagle3ops.screens.bench_model import Interval
+    from eagle3ops.screens.bench.model import Interval
 
     better, unclear, worse = Interval(1.5, 1.4, 1.6), Interval(1.05, 0.9, 1.2), Interval(0.8, 0.7, 0.9)
     axis = Axis([better, unclear, worse], 40)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3ops.screens.clipboard import OSC_52_BYTES, copy
+from eagle3ops.screens.widgets.clipboard import OSC_52_BYTES, copy
 
 
 async def test_a_terminal_gets_osc_52_unless_it_would_drop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

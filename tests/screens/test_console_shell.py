@@ -23,12 +23,12 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.screens import choices, crash
 from eagle3ops.screens.app import ENDING_S, ConsoleApp
-from eagle3ops.screens.colours import ascii_only
-from eagle3ops.screens.confirm import ConfirmByName
-from eagle3ops.screens.endings import Endings, environment, run_command
+from eagle3ops.screens.feeds.endings import Endings, environment, run_command
+from eagle3ops.screens.feeds.watching import RunRow
 from eagle3ops.screens.help import Help
-from eagle3ops.screens.overview import Overview
-from eagle3ops.screens.watching import RunRow
+from eagle3ops.screens.overview.room import Overview
+from eagle3ops.screens.widgets.colours import ascii_only
+from eagle3ops.screens.widgets.confirm import ConfirmByName
 from eagle3ops.settings import config_file, resolve
 from eagle3ops.watchdog.incident import Incident
 

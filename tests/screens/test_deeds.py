@@ -27,12 +27,12 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.processes import identify
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.base import ConsoleScreen
-from eagle3ops.screens.confirm import Confirm, ConfirmByName
-from eagle3ops.screens.launch_desk import Desk
-from eagle3ops.screens.launch_dialogs import AskPath
-from eagle3ops.screens.note_form import NoteForm
+from eagle3ops.screens.launch.desk import Desk
+from eagle3ops.screens.launch.dialogs import AskPath
+from eagle3ops.screens.ledger.note_form import NoteForm
 from eagle3ops.screens.room import Room
 from eagle3ops.screens.rooms import ROOMS
+from eagle3ops.screens.widgets.confirm import Confirm, ConfirmByName
 
 __all__ = ["toys"]  # a fixture
 GOING, GOOD, BETTER = "20261130-085501-going-eeee", "20261130-010000-good-aaaa", "20261130-020000-better-bbbb"

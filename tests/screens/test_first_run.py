@@ -7,7 +7,7 @@ from screen_text import until
 from textual.widgets import Input
 
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.launch import Launch
+from eagle3ops.screens.launch.room import Launch
 from eagle3ops.screens.rooms import ROOMS
 from eagle3ops.settings import resolve
 

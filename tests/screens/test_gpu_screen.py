@@ -13,9 +13,9 @@ from screen_text import shown, until
 from textual.pilot import Pilot
 
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.feed import MachineFeed
-from eagle3ops.screens.glyphs import ASCII
-from eagle3ops.screens.gpus import GpusScreen
+from eagle3ops.screens.feeds.machine_feed import MachineFeed
+from eagle3ops.screens.gpus.room import GpusScreen
+from eagle3ops.screens.widgets.glyphs import ASCII
 from eagle3ops.telemetry.processes import RUN_MARK
 from eagle3ops.telemetry.recording import Player
 

@@ -12,8 +12,8 @@ from screen_text import until
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.glyphs import BLOCKS
-from eagle3ops.screens.incident_lines import (
+from eagle3ops.screens.feeds.incidents_feed import IncidentsFeed, cleaned
+from eagle3ops.screens.incidents.lines import (
     Choice,
     about_lines,
     choice_line,
@@ -22,8 +22,8 @@ from eagle3ops.screens.incident_lines import (
     timeline_head,
     timeline_line,
 )
-from eagle3ops.screens.incidents import Incidents
-from eagle3ops.screens.incidents_feed import IncidentsFeed, cleaned
+from eagle3ops.screens.incidents.room import Incidents
+from eagle3ops.screens.widgets.glyphs import BLOCKS
 from eagle3ops.settings import resolve
 from eagle3ops.watchdog.incident import Evidence, Incident, Remedy
 

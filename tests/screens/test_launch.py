@@ -17,13 +17,13 @@ from eagle3ops.hosts.link import LinkState
 from eagle3ops.locations import state_folder
 from eagle3ops.runs.directory import find_run
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.confirm import Confirm, ConfirmByName
-from eagle3ops.screens.glyphs import BLOCKS
-from eagle3ops.screens.launch import Launch
-from eagle3ops.screens.launch_desk import Desk, Start
-from eagle3ops.screens.launch_draft import Drafts
-from eagle3ops.screens.launch_verdict import plan_words, short_words, summary
-from eagle3ops.screens.lines import Table
+from eagle3ops.screens.launch.desk import Desk, Start
+from eagle3ops.screens.launch.draft import Drafts
+from eagle3ops.screens.launch.room import Launch
+from eagle3ops.screens.launch.verdict import plan_words, short_words, summary
+from eagle3ops.screens.widgets.confirm import Confirm, ConfirmByName
+from eagle3ops.screens.widgets.glyphs import BLOCKS
+from eagle3ops.screens.widgets.lines import Table
 from eagle3ops.settings import resolve
 from eagle3ops.spec.models import Pipeline
 
@@ -292,7 +292,7 @@ async def test_a_start_whose_answer_was_lost_keeps_its_key_over_a_crash(
     for _ in range(2):
         with pytest.raises(HostUnreachable):
             await one.place(forced=False)
-    monkeypatch.setattr("eagle3ops.screens.launch_draft.is_alive", lambda data: False)
+    monkeypatch.setattr("eagle3ops.screens.launch.draft.is_alive", lambda data: False)
     other = desk(host, tmp_path)
     await other.open()
     await other.place(forced=False)

@@ -13,14 +13,14 @@ from rich.cells import cell_len
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.hosts.agent import ops_runs, ops_spec
 from eagle3ops.runs.job import load_registry
-from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.launch_draft import Draft, Drafts, from_json
-from eagle3ops.screens.launch_fields import Field, Section, sections
-from eagle3ops.screens.launch_form import Form, Origin, Problem, Row, as_typed, job_section, read_typed, showable
-from eagle3ops.screens.launch_host import problem_of, problems_of, read_file, save_file
-from eagle3ops.screens.launch_lines import about_lines, form_lines, form_title, text_problems
-from eagle3ops.screens.launch_plan import GpuRoom, plan_lines
-from eagle3ops.screens.yaml_text import same
+from eagle3ops.screens.launch.draft import Draft, Drafts, from_json
+from eagle3ops.screens.launch.fields import Field, Section, sections
+from eagle3ops.screens.launch.form import Form, Origin, Problem, Row, as_typed, job_section, read_typed, showable
+from eagle3ops.screens.launch.host import problem_of, problems_of, read_file, save_file
+from eagle3ops.screens.launch.lines import about_lines, form_lines, form_title, text_problems
+from eagle3ops.screens.launch.plan import GpuRoom, plan_lines
+from eagle3ops.screens.launch.yaml_text import same
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 from eagle3ops.spec.bundled import bundled
 from eagle3ops.spec.load import parse_pipeline
 from eagle3ops.spec.yamltree import read_tree
@@ -310,7 +310,7 @@ def test_drafts_outlive_their_console(tmp_path: Path, monkeypatch: pytest.Monkey
     one.save(Draft(TINY + "seed: 1\n", "train", origin, 5.0, "key"))
     # Its console lives: this process.
     assert other.take_up() is None
-    monkeypatch.setattr("eagle3ops.screens.launch_draft.is_alive", lambda data: False)
+    monkeypatch.setattr("eagle3ops.screens.launch.draft.is_alive", lambda data: False)
     assert Drafts("gpu", "/r", tmp_path).take_up() is None
     found = other.take_up()
     assert found is not None

@@ -19,11 +19,11 @@ from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.notes import notes_of
 from eagle3ops.runs.processes import identify
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.ledger import Ledger
-from eagle3ops.screens.ledger_book import ORDERS, Book, LedgerRow, matcher, read_row
-from eagle3ops.screens.ledger_lines import comparison_lines, detail_lines, table_head, table_line, when_words
-from eagle3ops.screens.note_drafts import NoteDrafts
+from eagle3ops.screens.ledger.book import ORDERS, Book, LedgerRow, matcher, read_row
+from eagle3ops.screens.ledger.lines import comparison_lines, detail_lines, table_head, table_line, when_words
+from eagle3ops.screens.ledger.note_drafts import NoteDrafts
+from eagle3ops.screens.ledger.room import Ledger
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 from eagle3ops.settings import resolve
 
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;eA==\x07 \u202e"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.screens.logtext import (
+from eagle3ops.screens.logs.text import (
     LEVEL_PATTERNS,
     Condition,
     Shown,

@@ -14,11 +14,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from eagle3ops.runs.processes import identify
-from eagle3ops.screens import logs as logs_screen
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.logs import Logs
-from eagle3ops.screens.logsource import Line
-from eagle3ops.screens.logview import LogView
+from eagle3ops.screens.logs import room as logs_screen
+from eagle3ops.screens.logs.room import Logs
+from eagle3ops.screens.logs.source import Line
+from eagle3ops.screens.logs.view import LogView
 
 RUN = "20261130-054512-demo-bbbb"
 HOSTILE = (
@@ -157,8 +157,8 @@ async def test_a_filter_as_one_types(folder: Path) -> None:
 
 
 async def test_a_filter_with_more_matches_than_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eagle3ops.screens.logsource.TEXTS", 100)
-    monkeypatch.setattr("eagle3ops.screens.logsource.KEPT_TEXTS", 700)
+    monkeypatch.setattr("eagle3ops.screens.logs.source.TEXTS", 100)
+    monkeypatch.setattr("eagle3ops.screens.logs.source.KEPT_TEXTS", 700)
     (folder / "train.log").write_text(log_lines(1, 20_001))
     async with console(folder).run_test(size=(100, 24), notifications=True) as pilot:
         await until(pilot, "demo-bbbb")

@@ -15,8 +15,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.logtext import labels, parse_part, rank_of
-from eagle3ops.screens.logview import LogView
+from eagle3ops.screens.logs.text import labels, parse_part, rank_of
+from eagle3ops.screens.logs.view import LogView
 
 RUN = "20261130-054512-ranks-bbbb"
 OLDER = "20261129-054512-older-aaaa"

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eagle3ops.screens.glyphs import ASCII, BLOCKS, Glyphs, bar, history_line
-from eagle3ops.screens.lines import changed
-from eagle3ops.screens.machine import CELLS, PER_CELL, STALE_S, History, Machine, ProcessRow, read_sample
-from eagle3ops.screens.machine_tables import Line, gpu_table, host_lines, pair, strip_lines
-from eagle3ops.screens.process_names import role_of
-from eagle3ops.screens.process_table import process_detail, process_head, process_line
-from eagle3ops.screens.process_tree import ORDERS, tree
+from eagle3ops.screens.feeds.machine import CELLS, PER_CELL, STALE_S, History, Machine, ProcessRow, read_sample
+from eagle3ops.screens.gpus.process_names import role_of
+from eagle3ops.screens.gpus.process_table import process_detail, process_head, process_line
+from eagle3ops.screens.gpus.process_tree import ORDERS, tree
+from eagle3ops.screens.gpus.tables import gpu_table, host_lines, strip_lines
+from eagle3ops.screens.widgets.cells import Line, pair
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS, Glyphs, bar, history_line
+from eagle3ops.screens.widgets.lines import changed
 from eagle3ops.telemetry.recording import Player
 
 JSON = st.recursive(

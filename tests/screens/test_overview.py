@@ -24,12 +24,12 @@ from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.processes import identify
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.asking import ConsolePrompts
-from eagle3ops.screens.attention import matters
-from eagle3ops.screens.glyphs import BLOCKS
-from eagle3ops.screens.overview import Overview
-from eagle3ops.screens.overview_lines import event_lines, matter_lines, status_line
-from eagle3ops.screens.pipeline_graph import graph_lines
-from eagle3ops.screens.watching import RunWatch, age, run_rows
+from eagle3ops.screens.feeds.watching import RunWatch, age, run_rows
+from eagle3ops.screens.overview.attention import matters
+from eagle3ops.screens.overview.graph import graph_lines
+from eagle3ops.screens.overview.lines import event_lines, matter_lines, status_line
+from eagle3ops.screens.overview.room import Overview
+from eagle3ops.screens.widgets.glyphs import BLOCKS
 
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b[31m"
 

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.machine_tables import Line
-from eagle3ops.screens.pipeline_graph import graph_lines, now_line, verdict_lines
-from eagle3ops.screens.status_marks import MARKS, mark
-from eagle3ops.screens.watching import StageRow
+from eagle3ops.screens.feeds.watching import StageRow
+from eagle3ops.screens.overview.graph import graph_lines, now_line, verdict_lines
+from eagle3ops.screens.widgets.cells import Line
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
+from eagle3ops.screens.widgets.status_marks import MARKS, mark
 from eagle3ops.words import plain
 
 STAGES = [

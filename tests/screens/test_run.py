@@ -17,10 +17,10 @@ from eagle3ops.runs import environments
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.processes import identify
-from eagle3ops.screens import run as run_screen
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.logs import Logs
-from eagle3ops.screens.run import Run
+from eagle3ops.screens.logs.room import Logs
+from eagle3ops.screens.run import room as run_screen
+from eagle3ops.screens.run.room import Run
 
 RUN = "20261130-054512-demo-bbbb"
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;aGk=\x07"

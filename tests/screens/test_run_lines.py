@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from eagle3ops.runs.events import Event
-from eagle3ops.screens.glyphs import ASCII, BLOCKS, Glyphs
-from eagle3ops.screens.machine import read_sample
-from eagle3ops.screens.machine_tables import Line
-from eagle3ops.screens.plot import Curve, Scale, figure, plot, ticks
-from eagle3ops.screens.run_details import figures_of, metric_line, metric_plot, process_detail
-from eagle3ops.screens.run_findings import artifact_detail, artifact_line, verdict_detail, verdict_line
-from eagle3ops.screens.run_parts import (
+from eagle3ops.screens.feeds.machine import read_sample
+from eagle3ops.screens.feeds.series import POINTS, SERIES, Series, SeriesBook, unit_of
+from eagle3ops.screens.feeds.watching import RunDetail, RunRow, RunWatch, StageRow
+from eagle3ops.screens.run.details import figures_of, metric_line, metric_plot, process_detail
+from eagle3ops.screens.run.findings import artifact_detail, artifact_line, verdict_detail, verdict_line
+from eagle3ops.screens.run.parts import (
     command_lines,
     live_of,
     read_artifacts,
@@ -24,9 +23,10 @@ from eagle3ops.screens.run_parts import (
     read_processes,
     reproducing,
 )
-from eagle3ops.screens.run_tables import process_line, process_widths, run_lines, stage_detail, stage_line
-from eagle3ops.screens.series import POINTS, SERIES, Series, SeriesBook, unit_of
-from eagle3ops.screens.watching import RunDetail, RunRow, RunWatch, StageRow
+from eagle3ops.screens.run.plot import Curve, Scale, figure, plot, ticks
+from eagle3ops.screens.run.tables import process_line, process_widths, run_lines, stage_detail, stage_line
+from eagle3ops.screens.widgets.cells import Line
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS, Glyphs
 
 TEXT = st.text(max_size=12) | st.sampled_from(["\x1b]52;c;aGk=\x07", "[@click=app.quit]x[/]", "\u202eabc\n\tü漢"])
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT

@@ -16,9 +16,7 @@ from textual.pilot import Pilot
 
 from eagle3ops.outputs.tokens import tokens_of
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.machine_tables import Line
-from eagle3ops.screens.token_flow import (
+from eagle3ops.screens.tokens.flow import (
     SampleView,
     column_of,
     fact_lines,
@@ -29,7 +27,9 @@ from eagle3ops.screens.token_flow import (
     token_lines,
     view_of,
 )
-from eagle3ops.screens.token_lines import TokenText
+from eagle3ops.screens.tokens.lines import TokenText
+from eagle3ops.screens.widgets.cells import Line
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 
 TEXT = st.text(max_size=12) | st.sampled_from(
     [" a", "\n", "\t", "\x1b[31m", "\u202e", "e\u0301", "\u0301", "你", "[/]", ""]

@@ -18,10 +18,10 @@ from stage import DONE, canned_root, staged
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.outputs.wiring import wiring_of
 from eagle3ops.screens.app import ConsoleApp
-from eagle3ops.screens.glyphs import ASCII, BLOCKS
-from eagle3ops.screens.lines import Lines
-from eagle3ops.screens.machine_tables import Line
-from eagle3ops.screens.wiring_map import fold, view_of, wiring_lines
+from eagle3ops.screens.widgets.cells import Line
+from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
+from eagle3ops.screens.widgets.lines import Lines
+from eagle3ops.screens.wiring.map import fold, view_of, wiring_lines
 
 NOW = 1796035900.0
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;aGk=\x07 \u202e"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3ops.screens.yaml_text import look_up, remove, render, same, set_value, with_value, without, write
+from eagle3ops.screens.launch.yaml_text import look_up, remove, render, same, set_value, with_value, without, write
 from eagle3ops.spec.yamltree import read_tree
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"), max_size=12)

@@ -15,8 +15,8 @@ from toy_world import Toy, prepare
 from eagle3ops.hosts.address import parse_address
 from eagle3ops.hosts.link import Pace
 from eagle3ops.hosts.registry import Host, Registry
-from eagle3ops.screens import runs_feed
 from eagle3ops.screens.app import ConsoleApp
+from eagle3ops.screens.feeds import runs_feed
 from eagle3ops.screens.rooms import ROOMS
 from eagle3ops.settings import resolve
 

@@ -1,0 +1,1 @@
+"""What is known of the host, kept up to date for all rooms?"""

@@ -1,0 +1,1 @@
+"""The room in which a pipeline file is filled in and started."""

@@ -1,0 +1,1 @@
+"""The overview: the whole pipeline and the whole host."""

@@ -1,0 +1,228 @@
+"""What waits for a person, and where is it decided? Made from what the console knows already, without a terminal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eagle3ops.screens.feeds.machine import Snapshot
+from eagle3ops.screens.feeds.values import mapping, number
+from eagle3ops.screens.feeds.watching import RunDetail, RunRow, age
+from eagle3ops.screens.widgets.cells import size
+from eagle3ops.words import plain
+
+RECENT_S = 7 * 86400.0
+"""A run that ended longer ago waits for nobody."""
+CONSIDERED = 50
+"""Runs looked at, newest first."""
+MOST = 30
+NEARLY_FULL, TIGHT = 0.05, 0.10
+"""Shares of a disk that is free."""
+SILENT_S = 300.0
+"""A running run that has said nothing for so long is worth a look."""
+REFUSED = 6
+"""Exit code of what was refused before it started."""
+_RANK = {"bad": 0, "warn": 1, "head": 2, "plain": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Matter:
+    """One thing that waits for a person."""
+
+    key: str
+    """Stable from one look to the next."""
+    look: str
+    """`bad`, `warn`, `head` (good news) or `plain`."""
+    word: str
+    """What it is in one word."""
+    text: str
+    hint: str
+    """The key that goes on, and what it does."""
+    room: str
+    """Name of the room where it is decided."""
+    run: str | None = None
+    """The run that it is about."""
+    ts: float = 0.0
+    """When it came up, in seconds since 1970."""
+
+
+def matters(
+    rows: Sequence[RunRow],
+    detail: RunDetail | None,
+    snapshot: Snapshot | None,
+    incidents: object,
+    drafters: object,
+    now: float,
+) -> list[Matter]:
+    """Everything that waits, the worst first and the newest of those.
+
+    Args:
+        rows: the runs, newest first.
+        detail: the selected one.
+        snapshot: the last sample of the machine.
+        incidents: the answer of `incidents.list`, whatever it may be.
+        drafters: the answer of `drafters.list`, whatever it may be.
+        now: seconds since 1970.
+    """
+    told = _incidents(incidents)
+    explained = {matter.run for matter in told}
+    of_runs = [_explained(one) if one.run in explained else one for one in _runs(rows, detail, now)]
+    covered = {matter.run for matter in of_runs}
+    # A run that waits stands in one line, whatever happened to it.
+    rest = [matter for matter in told if matter.run is None or matter.run not in covered]
+    found = [*rest, *of_runs, *_drafters(drafters), *_gpus(snapshot), *_disks(snapshot)]
+    unique = {matter.key: matter for matter in reversed(found)}
+    ordered = sorted(unique.values(), key=lambda one: (_RANK.get(one.look, 3), -one.ts, one.key))
+    return ordered[:MOST]
+
+
+def _explained(matter: Matter) -> Matter:
+    """The same, leading to what the incidents say about it."""
+    if matter.room not in ("run", "logs"):
+        return matter
+    hint = "r resumes it, 5 why" if matter.hint.startswith("r ") else "5 Incidents"
+    return replace(matter, hint=hint, room="incidents")
+
+
+def open_incidents(answer: object) -> int:
+    """How many incidents are not over, in the answer of `incidents.list`."""
+    return len(_incidents(answer))
+
+
+def _runs(rows: Sequence[RunRow], detail: RunDetail | None, now: float) -> list[Matter]:
+    found = []
+    superseded: set[str] = set()
+    for row in rows[:CONSIDERED]:
+        label = _label(row)
+        newer, again = label in superseded, row.status in ("running", "created", "done")
+        if again or row.status in ("failed", "interrupted", "verdict FAIL"):
+            superseded.add(label)
+        if newer or now - row.since > RECENT_S:
+            # A newer run of the same pipeline makes the older one history.
+            continue
+        mine = detail if detail is not None and detail.row.run_id == row.run_id else None
+        matter = _run(row, mine, now)
+        if matter is not None:
+            found.append(matter)
+    return found
+
+
+def _label(row: RunRow) -> str:
+    """The pipeline's name: the part of the run's name before its random end."""
+    return row.name.rpartition("-")[0] or row.name
+
+
+def _run(row: RunRow, detail: RunDetail | None, now: float) -> Matter | None:
+    ago = f"{age(max(0.0, now - row.since))} ago"
+    cause = (detail.cause if detail is not None else None) or row.cause
+    because = f": {cause}" if cause else ""
+    if row.status == "failed" and row.exit_code == REFUSED:
+        text = f"{row.name}, {ago}{because}"
+        return Matter(f"run/{row.run_id}", "bad", "refused", text, "2 Run", "run", row.run_id, row.since)
+    if row.status in ("failed", "damaged"):
+        text = f"{row.name}, {ago}{because}"
+        return Matter(
+            f"run/{row.run_id}", "bad", row.status, text, "r resumes it, 3 Logs", "logs", row.run_id, row.since
+        )
+    if row.status == "interrupted":
+        # Nobody was left to write down when that was.
+        text = f"{row.name}, begun {ago}{because.replace(': interrupted: ', ': ')}"
+        return Matter(f"run/{row.run_id}", "warn", "interrupted", text, "r resumes it", "run", row.run_id, row.since)
+    failed = next((one for one in detail.verdicts if not one[1]), None) if detail is not None else None
+    if row.status == "verdict FAIL" or (failed is not None and row.status == "running"):
+        names = cause.removeprefix("verdict FAIL: ") if row.status == "verdict FAIL" else ""
+        which = failed[0] if failed else names
+        room, hint = ("wiring", "6 Wiring") if "wiring" in which or not which else ("bench", "8 Bench")
+        text = f"{row.name}: " + (f"{failed[0]}: {failed[2]}" if failed else f"{names or 'a verdict is FAIL'}, {ago}")
+        return Matter(f"run/{row.run_id}", "bad", "FAIL", text, hint, room, row.run_id, row.since)
+    if row.status == "running" and detail is not None:
+        return _running(row, detail, now)
+    return None
+
+
+def _running(row: RunRow, detail: RunDetail, now: float) -> Matter | None:
+    serving = next((text for _, _, text in reversed(detail.tail) if "serving at " in text), "")
+    if serving and any(stage.name == "serve" and stage.status == "running" for stage in detail.stages):
+        where = serving.partition("serving at ")[2]
+        text = f"{row.name} serves at {where} until it is cancelled"
+        return Matter(f"serves/{row.run_id}", "head", "serving", text, "c ends it", "run", row.run_id, row.since)
+    if detail.last_event is not None and now - detail.last_event > SILENT_S:
+        text = f"{row.name} has said nothing for {age(now - detail.last_event)}"
+        return Matter(f"silent/{row.run_id}", "warn", "silent", text, "3 Logs", "logs", row.run_id, detail.last_event)
+    return None
+
+
+def _incidents(answer: object) -> list[Matter]:
+    found = []
+    listed = mapping(answer).get("incidents")
+    for one in listed if isinstance(listed, list) else []:
+        facts = mapping(one)
+        if not facts or facts.get("over") is True:
+            continue
+        run = facts.get("run")
+        severity = plain(facts.get("severity", ""))
+        if severity == "info":
+            continue
+        look = "bad" if severity in ("error", "critical", "bad", "fatal") else "warn"
+        name = plain(run).partition("-")[2].partition("-")[2] if isinstance(run, str) else ""
+        text = f"{name}: {plain(facts.get('title', ''))}" if name else plain(facts.get("title", ""))
+        ts = number(facts.get("last")) or number(facts.get("first")) or 0.0
+        key = f"incident/{plain(facts.get('id', text))}"
+        where = run if isinstance(run, str) and run else None
+        found.append(Matter(key, look, "incident", text, "5 Incidents", "incidents", where, ts))
+    return found
+
+
+def _drafters(answer: object) -> list[Matter]:
+    """The best drafter of each target that is recommended, and better than what is promoted there."""
+    best: dict[str, tuple[float, Mapping[Any, Any]]] = {}
+    promoted: dict[str, float] = {}
+    listed = mapping(answer).get("drafters")
+    for one in listed if isinstance(listed, list) else []:
+        facts = mapping(one)
+        told = facts.get("target")
+        target = plain(mapping(told).get("fingerprint", told))
+        speed = number(mapping(facts.get("speedup")).get("value"))
+        low = number(mapping(facts.get("speedup")).get("low"))
+        if speed is None:
+            continue
+        if facts.get("promoted"):
+            promoted[target] = max(promoted.get(target, 0.0), speed)
+            continue
+        held = facts.get("worth_it") is False or False in mapping(facts.get("verdicts")).values()
+        if not held and low is not None and low > 1.0 and speed > best.get(target, (0.0, {}))[0]:
+            best[target] = speed, facts
+    found = []
+    for target, (speed, facts) in best.items():
+        if speed <= promoted.get(target, 0.0):
+            continue
+        run = facts.get("run")
+        name = plain(run or "a drafter").partition("-")[2].partition("-")[2] or plain(run or "a drafter")
+        instead = " instead of the promoted one" if target in promoted else ""
+        text = f"{name}: {speed:.2f}x of the baseline{instead}; not promoted yet"
+        where = run if isinstance(run, str) else None
+        found.append(Matter(f"promote/{where or name}", "head", "promote?", text, "8 Bench, then P", "bench", where))
+    return found
+
+
+def _gpus(snapshot: Snapshot | None) -> list[Matter]:
+    """GPUs that do not answer any more."""
+    return [
+        Matter(f"gpu/{gpu.key}", "bad", "GPU", f"number {gpu.index}: {gpu.words}", "4 GPUs", "gpus")
+        for gpu in (snapshot.gpus if snapshot is not None else ())
+        if gpu.state != "ok"
+    ]
+
+
+def _disks(snapshot: Snapshot | None) -> list[Matter]:
+    found = []
+    seen: set[tuple[float, float]] = set()
+    for path, disk in mapping(snapshot.host.get("disks") if snapshot is not None else None).items():
+        total, free = number(mapping(disk).get("total")), number(mapping(disk).get("free"))
+        if not total or free is None or free / total >= TIGHT or (total, free) in seen:
+            continue
+        # Two paths of one file system.
+        seen.add((total, free))
+        look = "bad" if free / total < NEARLY_FULL else "warn"
+        text = f"{plain(path)}: {size(free)} of {size(total)} left"
+        found.append(Matter(f"disk/{plain(path)}", look, "disk", text, "eagle3ops runs gc", "gpus"))
+    return found

@@ -1,0 +1,1 @@
+"""Of what are the rooms made?"""
