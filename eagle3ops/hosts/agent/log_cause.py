@@ -52,12 +52,16 @@ class Place:
 
 def find_cause(run: "RunDirectory") -> Place | None:
     """The line that says best why a run failed, or what troubles one that goes on; None when none does."""
+    from eagle3ops.forensics.signatures import PYTHON
+
     stages = run.state()["stages"]
     failed = [name for name, facts in stages.items() if facts.get("status") == "failed"]
     begun = [name for name, facts in stages.items() if facts.get("status") in ("running", *_ENDED)]
     root = diagnosed(run).root if failed else None
     if root is not None and root.confidence >= SURE:
-        return Place(root.file, root.offset, f"the first cause: {root.category}", _shown(root.text))
+        named = root.category != PYTHON.category
+        how = f"the first cause: {root.category}" if named else "the exception that was raised first"
+        return Place(root.file, root.offset, how, _shown(root.text))
     for name, begin, pointed in _candidates(run, (failed or begun)[-1:], stages):
         with suppress(RequestError, OSError, ValueError):
             found = _look(run, name, begin, pointed)
