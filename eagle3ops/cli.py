@@ -122,6 +122,11 @@ def build_parser() -> ArgumentParser:
     incidents.add_argument("run", nargs="?", help="of one run: id, the start or end of one, or `last`")
     incidents.add_argument("--runs", type=_count, metavar="N", default=20, help="of the newest N runs (20)")
     incidents.add_argument("--all", action="store_true", help="also those that are over")
+    diagnose = commands.add_parser(
+        "diagnose", parents=[common], help="the one cause in many logs, or that there is none"
+    )
+    diagnose.add_argument("files", nargs="*", metavar="FILE", help="log files of one failure, of all ranks and hosts")
+    diagnose.add_argument("--run", dest="diagnose_run", metavar="RUN", help="the logs of a run: id, or `last`")
     _add_drafters(commands, common)
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
@@ -310,6 +315,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import incidents
 
         return incidents.incidents(args, root, host, json=json)
+    if args.command == "diagnose":
+        from eagle3ops.commands import diagnose
+
+        return diagnose.diagnose(args, root, host, json=json)
     if args.command in ("plan", "spec"):
         from eagle3ops.commands import runs
 

@@ -3,6 +3,7 @@
 from eagle3ops.hosts.agent import (
     ops_events,
     ops_files,
+    ops_forensics,
     ops_host,
     ops_incidents,
     ops_ledger,
@@ -25,6 +26,7 @@ _ALL: tuple[Operation, ...] = (
     *ops_incidents.OPERATIONS,
     *ops_logs.OPERATIONS,
     *ops_merged.OPERATIONS,
+    *ops_forensics.OPERATIONS,
     *ops_files.OPERATIONS,
     *ops_training.OPERATIONS,
     *ops_drafters.OPERATIONS,

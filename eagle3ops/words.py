@@ -18,7 +18,7 @@ def _harmless(character: str) -> bool:
 
 _COMMAND = re.compile(
     r"\beagle3ops (?:runs (?:list|show|follow|cancel|resume|diff|gc|note|delete)"
-    r"|drafters (?:list|show|promote|rollback)|plan|doctor|incidents)\b(?! --host)"
+    r"|drafters (?:list|show|promote|rollback)|plan|doctor|incidents|diagnose)\b(?! --host)"
 )
 
 

@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
         if item.get_closest_marker("recordings") and _recordings() is None:
             item.add_marker(pytest.mark.skip(reason="EAGLE3OPS_RECORDINGS does not name a folder of recordings"))
+        if item.get_closest_marker("cases") and _cases() is None:
+            item.add_marker(pytest.mark.skip(reason="EAGLE3OPS_CASES does not name a folder of logs with known causes"))
 
 
 def _has_gpu() -> bool:
@@ -40,6 +42,25 @@ def _has_gpu() -> bool:
 def _recordings() -> Path | None:
     folder = os.environ.get("EAGLE3OPS_RECORDINGS")
     return Path(folder) if folder and Path(folder).is_dir() else None
+
+
+def _cases() -> Path | None:
+    folder = os.environ.get("EAGLE3OPS_CASES")
+    if folder:
+        return Path(folder) if Path(folder).is_dir() else None
+    # They lie beside the recordings, where those are at hand.
+    recordings = _recordings()
+    beside = recordings.parent / "cases" / "logs" if recordings is not None else None
+    return beside if beside is not None and beside.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def cases() -> Path:
+    """Logs with known causes: NAME.log, and beside it NAME.json with what is true about it."""
+    folder = _cases()
+    if folder is None:
+        pytest.skip("EAGLE3OPS_CASES does not name a folder of logs with known causes")
+    return folder
 
 
 @pytest.fixture(scope="session")

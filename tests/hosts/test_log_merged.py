@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from eagle3ops.errors import RequestError
 from eagle3ops.hosts.agent import merged as merging
+from eagle3ops.hosts.agent import ops_forensics
 from eagle3ops.hosts.agent.log_cause import cause_in, find_cause
 from eagle3ops.hosts.agent.merged import Clock, Merge, Merges, share
+from eagle3ops.hosts.agent.ops_runs import here
 from eagle3ops.hosts.client import AgentClient
 from eagle3ops.hosts.local import LocalTransport
 from eagle3ops.runs.directory import RunDirectory
@@ -233,7 +235,25 @@ def test_the_cause_of_a_failure(run: RunDirectory) -> None:
         file.write(json.dumps(pointing) + "\n")
     place = find_cause(run)
     assert place is not None
-    assert (place.log, place.offset) == ("train.log", 5)
+    assert (place.log, place.offset) == ("engine.log", 5)
+    # Where the logs name no cause, what the stage points at counts.
+    write(run, "engine.log", "fine\n")
+    write(run, "train.log", "fine\nno such luck\n")
+    place = find_cause(run)
+    assert place is not None
+    assert (place.log, place.offset, place.how) == ("train.log", 5, "where the stage's own error points")
+
+
+def test_a_run_is_diagnosed(run: RunDirectory) -> None:
+    write(run, "train.log", "fine\nValueError: no rows\n")
+    (run.path / "state.json").write_text(json.dumps({"status": "failed", "stages": {"train": {"status": "failed"}}}))
+    found = ops_forensics.diagnose(here(str(run.path.parent.parent)), run=RUN)
+    assert (found["run"], found["verdict"]) == (RUN, "failure")
+    assert (found["root"]["file"], found["root"]["offset"], found["root"]["line_no"]) == ("train.log", 5, 2)
+    # A start that goes on is no hang yet.
+    write(run, "train.log", "[2026-04-02 11:00:14 TP0] Load weight end. elapsed=10 s\n")
+    (run.path / "state.json").write_text(json.dumps({"status": "running", "stages": {"train": {"status": "running"}}}))
+    assert ops_forensics.diagnose(here(str(run.path.parent.parent)), run=RUN)["verdict"] == "no_failure"
 
 
 def test_the_exception_that_was_raised_first() -> None:

@@ -1,7 +1,8 @@
 """Where in its logs does a run that failed say why? One place: a log, and the byte at which the line begins.
 
-This looks at what is plain to see: where the stage's own error points, the exception that ended a process, the first of
-the last errors. Something that understands more, over the logs of many ranks, answers in the same form.
+First the logs of all processes of the stage that failed are read together (`eagle3ops.forensics`). Where they name no
+cause, what is plain to see counts: where the stage's own error points, the exception that ended a process, the first of
+the last errors.
 """
 
 import os
@@ -17,10 +18,14 @@ from eagle3ops.hosts.agent.logs import list_logs, open_log, read_window
 from eagle3ops.words import plain
 
 if TYPE_CHECKING:
+    from eagle3ops.forensics.diagnosis import Diagnosis
     from eagle3ops.runs.directory import RunDirectory
 
 LOOKED_AT = 4 << 20
 """Bytes at the end of a log that are looked through."""
+
+SURE = 0.5
+"""How sure the root of all logs has to be, to be believed before what the stage says itself."""
 
 TOGETHER = 50
 """Lines between two errors that still count as one trouble."""
@@ -47,9 +52,16 @@ class Place:
 
 def find_cause(run: "RunDirectory") -> Place | None:
     """The line that says best why a run failed, or what troubles one that goes on; None when none does."""
+    from eagle3ops.forensics.signatures import PYTHON
+
     stages = run.state()["stages"]
     failed = [name for name, facts in stages.items() if facts.get("status") == "failed"]
     begun = [name for name, facts in stages.items() if facts.get("status") in ("running", *_ENDED)]
+    root = diagnosed(run).root if failed else None
+    if root is not None and root.confidence >= SURE:
+        named = root.category != PYTHON.category
+        how = f"the first cause: {root.category}" if named else "the exception that was raised first"
+        return Place(root.file, root.offset, how, _shown(root.text))
     for name, begin, pointed in _candidates(run, (failed or begun)[-1:], stages):
         with suppress(RequestError, OSError, ValueError):
             found = _look(run, name, begin, pointed)
@@ -62,6 +74,23 @@ def find_cause(run: "RunDirectory") -> Place | None:
         with suppress(RequestError, OSError, ValueError):
             errors.append(_look(run, log["log"], 0, None))
     return next((found for found in errors if found is not None), None)
+
+
+def diagnosed(run: "RunDirectory") -> "Diagnosis":
+    """What the logs of the stage that failed say together; of a run in which none did, all of its logs."""
+    from eagle3ops.hosts.agent.run_forensics import diagnose_run
+
+    stages = run.state()["stages"]
+    failed = [name for name, facts in stages.items() if facts.get("status") == "failed"]
+    if failed:
+        begins: dict[str, int] = {}
+        for log, begin, pointed in _candidates(run, failed[-1:], stages):
+            begins[log] = begin if pointed is None else begins.get(log, 0)
+        found = diagnose_run(run, begins)
+        if found.root is not None:
+            return found
+    going_on = any(facts.get("status") == "running" for facts in stages.values())
+    return diagnose_run(run, going_on=going_on)
 
 
 def _candidates(run: "RunDirectory", stages: list[str], state: dict[str, Any]) -> Iterator[tuple[str, int, int | None]]:

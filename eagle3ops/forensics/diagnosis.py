@@ -1,0 +1,319 @@
+"""What was the first cause? From the findings of all logs: one root, or a hang, or that nothing failed.
+
+In order: a fact of the kernel, compiler, loader or driver; the first exception; a watchdog or a wait without end; a
+process that a signal ended; what only follows from something else is a root of last resort.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3ops.errors import RequestError
+from eagle3ops.forensics.lines import Line
+from eagle3ops.forensics.records import Finding, Reader
+from eagle3ops.forensics.scan import read_lines
+from eagle3ops.forensics.signatures import SILENT
+from eagle3ops.runs.redact import redact
+
+STRONG = 88
+"""From this weight on a line states a fact, and is believed before an exception that stands earlier."""
+TOGETHER = 8
+"""Facts of nearly the same weight: the earliest counts."""
+SHOWN = 1000
+"""Characters of a line that are shown."""
+DISCOUNTED = 20
+"""So many discounted lines are listed, the weightiest first; of the others the number is said."""
+GOES_ON = 3
+"""Lines of progress after which a trouble is taken to be over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The line that says why."""
+
+    file: str
+    offset: int
+    line_no: int
+    text: str
+    category: str
+    confidence: float
+    explanation: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discounted:
+    """A line that looks like a cause and is none."""
+
+    file: str
+    offset: int
+    line_no: int
+    text: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the logs say: `failure`, `hang`, `no_failure`, or `unknown` where there is nothing to read."""
+
+    verdict: str
+    root: Root | None
+    suspect_ranks: list[int | str]
+    discounted: list[Discounted]
+
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON knows it."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Candidate:
+    finding: Finding
+    name: str
+    log: Reader
+    time: float | None
+
+
+def diagnose_files(paths: Sequence[str | Path]) -> Diagnosis:
+    """The one cause in log files; RequestError where one cannot be read."""
+    readers = []
+    for number, path in enumerate(paths):
+        try:
+            with open(path, "rb") as stream:
+                readers.append((str(path), Reader().read(read_lines(stream, number))))
+        except OSError as error:
+            raise RequestError(
+                f"{path}: cannot be read: {error.strerror or error}", remedy="name log files that exist"
+            ) from error
+    return judge(readers)
+
+
+def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False) -> Diagnosis:
+    """The cause in logs that have been read; `going_on` says that they may still grow, so that silence is no hang."""
+    for _, log in logs:
+        _settle(log)
+    candidates = [
+        _Candidate(finding, name, log, log.times.get(finding.line.offset))
+        for name, log in logs
+        for finding in log.findings
+    ]
+    root = _choose(candidates, several=len(logs) > 1 and all(c.time is not None for c in candidates))
+    discounted = _discounted(candidates, root)
+    if root is not None:
+        return Diagnosis(
+            _verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted
+        )
+    silent = None if going_on else _silent(logs)
+    if silent is not None:
+        name, log = silent
+        line = log.course.phase
+        assert line is not None
+        found = Root(name, line.offset, line.number, _shown(line), SILENT.category, 0.5, SILENT.explanation, SILENT.fix)
+        return Diagnosis("hang", found, [], discounted)
+    # Stacks alone tell where processes stood, not whether they should have stood there.
+    told = any(log.course.lines and not log.course.stacks for _, log in logs)
+    verdict = "no_failure" if told or any(log.course.progress for _, log in logs) else "unknown"
+    return Diagnosis(verdict, None, [], discounted)
+
+
+def _settle(log: Reader) -> None:
+    """Takes weight from what was overcome: the work went on after it, or had been ended on purpose before it."""
+    course = log.course
+    findings = list(log.findings)
+    stop = course.stopped.offset if course.stopped is not None else None
+    troubles = [
+        f for f in findings if f.kind.role == "consequence" and not f.mild and (stop is None or f.line.offset < stop)
+    ]
+    last = troubles[-1] if troubles else None
+    ready = course.ready.offset if course.ready is not None else -1
+    finished = course.finished.offset if course.finished is not None else -1
+    for finding in findings:
+        offset = finding.line.offset
+        if stop is not None and offset > stop:
+            finding.mild, finding.why = True, "said while the process was being ended on purpose"
+            finding.weight -= 40
+            continue
+        if finding.kind.role == "consequence":
+            continue
+        since = last if last is not None and last.line.offset > offset else finding
+        went_on = course.progress - since.progress >= GOES_ON or ready > since.line.offset
+        ended = last is None or last.line.offset < offset
+        if went_on or (ended and finished > offset):
+            finding.mild = True
+            finding.why = "the work went on after it" + (" and came to its end" if finished > offset else "")
+            finding.weight -= 40
+
+
+def _shown(line: Line) -> str:
+    """The line without what must not leave the machine."""
+    return redact(line.text)[:SHOWN]
+
+
+def _order(candidate: _Candidate, several: bool) -> tuple[float, int, int]:
+    line = candidate.finding.line
+    time = candidate.time if several and candidate.time is not None else 0.0
+    return time, line.file, line.offset
+
+
+def _choose(candidates: Sequence[_Candidate], several: bool) -> _Candidate | None:
+    live = [candidate for candidate in candidates if not candidate.finding.mild]
+    if not live:
+        return None
+    usable = [
+        candidate for candidate in candidates if not candidate.finding.mild or candidate.finding.weight >= STRONG - 12
+    ]
+    ordered = sorted(usable, key=lambda candidate: _order(candidate, several))
+    strong = [c for c in ordered if c.finding.kind.role == "root" and c.finding.weight >= STRONG]
+    if strong:
+        top = max(c.finding.weight for c in strong)
+        return _heaviest(next(c for c in strong if c.finding.weight >= top - TOGETHER), strong)
+    live.sort(key=lambda candidate: _order(candidate, several))
+    waits = [c for c in live if c.finding.kind.role in ("hang", "timeout") and c.finding.weight >= 68]
+    thrown = [c for c in live if c.finding.kind.role in ("root", "exception") and c.finding.weight >= 60]
+    waited = next((c for c in waits if c.finding.kind.category == "hang_stale_lock"), waits[0] if waits else None)
+    if thrown:
+        top = max(c.finding.weight for c in thrown)
+        first = _heaviest(next(c for c in thrown if c.finding.weight >= top - TOGETHER), thrown)
+        # An exception that no table knows, after a wait that ended: the wait is why.
+        if waited is None or first.finding.weight >= 75 or _order(first, several) < _order(waited, several):
+            return first
+    if waited is not None:
+        return waited
+    for roles, least in ((("signal",), 60), (("timeout", "signal", "hang"), 50), (("root", "exception", "error"), 35)):
+        found = [c for c in live if c.finding.kind.role in roles and c.finding.weight >= least]
+        if found:
+            heavy = max(c.finding.weight for c in found)
+            return next(c for c in found if c.finding.weight >= heavy - TOGETHER)
+    # Something ended, and why is not said here.
+    ends = [c for c in live if c.finding.kind.role == "consequence" and _ends(c)]
+    return ends[0] if ends else None
+
+
+def _ends(candidate: _Candidate) -> bool:
+    """Does what follows from a trouble end a process, as far as the log tells?"""
+    finding, course = candidate.finding, candidate.log.course
+    loud = bool(finding.trace) or finding.line.level in ("ERROR", "FATAL")
+    return loud and course.progress - finding.progress < GOES_ON and course.finished is None
+
+
+def _heaviest(chosen: _Candidate, candidates: Sequence[_Candidate]) -> _Candidate:
+    """Of one traceback and its message the line that says most."""
+    if not chosen.finding.trace:
+        return chosen
+    same = [c for c in candidates if c.log is chosen.log and c.finding.trace == chosen.finding.trace]
+    return max(same, key=lambda c: c.finding.weight, default=chosen)
+
+
+def _verdict(root: _Candidate, candidates: Sequence[_Candidate]) -> str:
+    kind = root.finding.kind
+    if kind.category == "nccl_timeout":
+        # Ranks that abort because of a wait have failed; those that only give up waiting show where it hangs.
+        aborted = any(
+            c.finding.kind.role == "signal" and c.finding.weight <= 61 and not c.finding.mild for c in candidates
+        )
+        return "failure" if aborted else "hang"
+    return "hang" if kind.role == "hang" else "failure"
+
+
+def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
+    finding = root.finding
+    base = {"root": 0.6, "exception": 0.5, "hang": 0.55, "timeout": 0.5, "signal": 0.45}.get(finding.kind.role, 0.3)
+    followed = any(
+        c.finding.kind.role == "consequence" and c.finding.line.offset > finding.line.offset for c in candidates
+    )
+    confidence = base + max(0.0, finding.weight - 60) / 120 + (0.08 if followed else 0.0)
+    line = finding.line
+    return Root(
+        root.name,
+        line.offset,
+        line.number,
+        _shown(line),
+        finding.kind.category,
+        round(min(0.99, max(0.1, confidence)), 2),
+        finding.kind.explanation,
+        finding.kind.fix,
+    )
+
+
+def _suspects(
+    root: _Candidate, candidates: Sequence[_Candidate], logs: Sequence[tuple[str, Reader]]
+) -> list[int | str]:
+    """Of a wait the ranks that did not report it; of a failure those that reported its cause."""
+    category = root.finding.kind.category
+    same = {
+        c.finding.rank
+        for c in candidates
+        if c.finding.rank is not None
+        and c.finding.kind.category == category
+        and c.finding.weight >= root.finding.weight - TOGETHER
+    }
+    if root.finding.kind.role not in ("timeout", "hang"):
+        return [*sorted(same)[:1024]]
+    if odd := _odd_stacks(logs):
+        return [*odd]
+    known: set[int] = set().union(*(log.course.ranks for _, log in logs))
+    world = max((log.course.world for _, log in logs), default=0)
+    if world > 1:
+        known |= set(range(min(world, 65536)))
+    return [*sorted(known - same)[:1024]] if same else []
+
+
+def _odd_stacks(logs: Sequence[tuple[str, Reader]]) -> list[int | str]:
+    """Of processes whose stacks were dumped, those that stand elsewhere than most."""
+    stacks = {label: stack for _, log in logs for label, stack in log.course.stacks.items()}
+    if len(stacks) < 3:
+        return []
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for label, stack in stacks.items():
+        alike.setdefault(stack, []).append(label)
+    most = max(alike.values(), key=len)
+    if len(most) * 2 <= len(stacks):
+        return []
+    common = set.intersection(*(set(label.split()) for label in stacks))
+    odd = [" ".join(part for part in label.split() if part not in common) for label in stacks if label not in most]
+    return [int(label[2:]) if label.startswith("TP") and label[2:].isdigit() else label for label in odd][:1024]
+
+
+def _silent(logs: Sequence[tuple[str, Reader]]) -> tuple[str, Reader] | None:
+    """A log that ends in the middle of a start."""
+    for name, log in logs:
+        course = log.course
+        over = course.ready is not None or course.finished is not None or course.working >= GOES_ON
+        if course.phase is not None and not over:
+            return name, log
+    return None
+
+
+def _discounted(candidates: Sequence[_Candidate], root: _Candidate | None) -> list[Discounted]:
+    """What looks like a cause and is none, alike lines counted together."""
+    groups: dict[tuple[str, str], tuple[_Candidate, int]] = {}
+    for candidate in candidates:
+        finding = candidate.finding
+        if root is not None and finding.line is root.finding.line:
+            continue
+        key = finding.kind.category, _reason(finding, root)
+        first, count = groups.get(key, (candidate, 0))
+        groups[key] = first, count + 1
+    ranked = sorted(groups.items(), key=lambda item: -item[1][0].finding.weight)[:DISCOUNTED]
+    return [
+        Discounted(c.name, c.finding.line.offset, c.finding.line.number, _shown(c.finding.line), reason, count)
+        for (_, reason), (c, count) in ranked
+    ]
+
+
+def _reason(finding: Finding, root: _Candidate | None) -> str:
+    if finding.why:
+        return finding.why
+    if root is None:
+        return "nothing ended because of it"
+    if finding.kind.category == root.finding.kind.category:
+        return "the same, said again or by another rank"
+    if finding.kind.role == "consequence":
+        return "follows from what failed before"
+    if finding.kind.role in ("timeout", "hang"):
+        return "others waited for what had failed"
+    if finding.kind.role == "signal":
+        return "how the process ended, not why"
+    return "comes after the cause, or says less about it"

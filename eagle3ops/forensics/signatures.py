@@ -1,0 +1,128 @@
+"""What does a line mean? The tables of `assets/failures.toml`, compiled once."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+
+CAUSES = ("root", "hang", "timeout", "signal")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of line."""
+
+    role: str
+    category: str
+    weight: int
+    explanation: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The patterns of one role, tried heaviest first; `any` says quickly that none of them can match."""
+
+    any: re.Pattern[str]
+    each: tuple[tuple[re.Pattern[str], Kind], ...]
+
+    def find(self, text: str) -> Kind | None:
+        if self.any.search(text) is None:
+            return None
+        return next((kind for pattern, kind in self.each if pattern.search(text) is not None), None)
+
+
+PYTHON = Kind(
+    "exception",
+    "python_exception",
+    70,
+    "An exception that no table knows ended a process.",
+    "Read the traceback above the line: the lowest frame in your own code or configuration is where to look.",
+)
+ERROR = Kind(
+    "error",
+    "logged_error",
+    40,
+    "A process logged an error and no exception tells more.",
+    "Read the lines around it.",
+)
+SILENT = Kind(
+    "hang",
+    "hang_silent",
+    50,
+    "The log ends in a phase of the start that has no end: nothing failed, and nothing went on.",
+    "Take the stacks of all ranks (py-spy dump) before anything is killed; bisect with NCCL_P2P_DISABLE=1 or "
+    "--disable-custom-all-reduce; look for stale locks in the caches of compiled kernels.",
+)
+
+
+def _global(pattern: str) -> str:
+    return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else f"(?:{pattern})"
+
+
+@cache
+def tables() -> dict[str, _Table]:
+    """The tables by role: causes (root, hang, timeout, signal together), consequence, noise, ..."""
+    text = resources.files("eagle3ops.assets").joinpath("failures.toml").read_text(encoding="utf-8")
+    found: dict[str, list[tuple[str, Kind]]] = {}
+    for entry in tomllib.loads(text)["kind"]:
+        kind = Kind(
+            entry["role"], entry["category"], entry["weight"], entry.get("explanation", ""), entry.get("fix", "")
+        )
+        table = "causes" if kind.role in CAUSES else kind.role
+        if kind.role == "noise" and kind.weight:
+            table = "never"
+        found.setdefault(table, []).extend((pattern, kind) for pattern in entry["patterns"])
+    answer = {}
+    for name, entries in found.items():
+        entries.sort(key=lambda entry: -entry[1].weight)
+        answer[name] = _Table(
+            re.compile("|".join(_global(pattern) for pattern, _ in entries)),
+            tuple((re.compile(_global(pattern)), kind) for pattern, kind in entries),
+        )
+    return answer
+
+
+@lru_cache(maxsize=20_000)
+def meaning(text: str) -> Kind | None:
+    """What a line without its prefixes says about trouble; None when it is not about any."""
+    known = tables()
+    if known["never"].find(text) is not None:
+        return known["never"].each[0][1]
+    cause = known["causes"].find(text)
+    if cause is not None and (cause.role == "hang" or cause.weight >= 92):
+        return cause
+    noise = known["noise"].find(text)
+    if noise is not None:
+        return noise
+    if cause is not None and (cause.role == "signal" or cause.weight >= 88):
+        return cause
+    if (request := known["request"].find(text)) is not None:
+        return request
+    # What is weakly known is no cause where the line itself says that something else was first.
+    return known["consequence"].find(text) or cause
+
+
+def course(text: str) -> str:
+    """How far the work has come, by a line: finished, ready, progress, phase, or empty."""
+    known = tables()
+    for role in ("finished", "ready", "progress", "phase"):
+        if known[role].find(text) is not None:
+            return role
+    return ""
+
+
+def refused(text: str) -> bool:
+    """Does the line say that a server refused one request?"""
+    return tables()["refused"].find(text) is not None
+
+
+def stopped(text: str) -> bool:
+    """Does the line say that somebody ends the process on purpose?"""
+    return tables()["stopped"].find(text) is not None
+
+
+def retried(text: str) -> bool:
+    """Does the line say that what went wrong was done again, or done without?"""
+    return tables()["retried"].find(text) is not None
