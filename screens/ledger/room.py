@@ -77,6 +77,7 @@ class Ledger(RunDeeds):
         self._compared: tuple[str, ...] = ()
         self._notes: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         self._drafts: dict[str, dict[str, str]] = {}
+        self._keeping = asyncio.Lock()
         """By run: a note that was begun, as it is kept on disk, too."""
         self._told_unkept = False
         self._failure: tuple[str, str] | None = None
@@ -366,14 +367,19 @@ class Ledger(RunDeeds):
         if save and await self._write_note(run_id, said):
             self._keep_note(drafts, run_id, {}, soon=False)
 
-    @work(exclusive=True, group="draft", exit_on_error=False)
+    @work(group="draft", exit_on_error=False)
     async def _keep_note(self, drafts: NoteDrafts, run_id: str, typed: dict[str, str], *, soon: bool = True) -> None:
-        """Write down what was typed, a moment after the last key."""
+        """Write down what was typed, a moment after the last key.
+
+        One after the other: a thread that writes cannot be called back, and what is older must not come last.
+        """
         self._drafts[run_id] = typed
         if soon:
             await asyncio.sleep(KEEP_S)
         try:
-            await asyncio.to_thread(drafts.keep, run_id, typed)
+            async with self._keeping:
+                if self._drafts[run_id] is typed:
+                    await asyncio.to_thread(drafts.keep, run_id, typed)
         except OSError as error:
             if not self._told_unkept:
                 self._told_unkept = True

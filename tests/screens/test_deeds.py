@@ -43,9 +43,9 @@ CHANGING = {
 LOOKING = {
     "doctor", "drafters.list", "drafters.show", "file.read", "file.stat", "incidents.list", "ledger.rows", "log.cause",
     "log.follow", "log.lines", "log.list", "log.merged", "log.merged_search", "log.read", "log.search", "ping",
-    "runs.artifacts", "runs.bench", "runs.compare", "runs.diff", "runs.environment", "runs.events", "runs.list",
-    "runs.notes", "runs.plan", "runs.processes", "runs.show", "runs.state", "runs.tokens", "runs.wiring", "spec.check",
-    "spec.of_run", "spec.schema", "telemetry.inventory", "telemetry.watch",
+    "runs.artifacts", "runs.bench", "runs.compare", "runs.diagnose", "runs.diff", "runs.environment", "runs.events",
+    "runs.list", "runs.notes", "runs.plan", "runs.processes", "runs.show", "runs.state", "runs.tokens", "runs.wiring",
+    "spec.check", "spec.of_run", "spec.schema", "telemetry.inventory", "telemetry.watch",
 }  # fmt: skip
 
 

@@ -289,6 +289,8 @@ async def test_the_palette_and_a_run_without_logs(no_logs: Path) -> None:
         await until(pilot, "This run has no logs yet.")
         titles = {command.title for command in pilot.app.get_system_commands(pilot.app.screen)}
         assert {"Follow", "Filter", "Copy", "Back"} <= titles
-        await pilot.press("y", "n", "e", "w", "t", "f", "right_square_bracket", "end", "pageup", "v", "escape")
+        await pilot.press(
+            "y", "n", "e", "e", "e", "w", "t", "f", "right_square_bracket", "end", "pageup", "v", "escape"
+        )
         (folder / "late.log").write_text("at last\n")
         await until(pilot, "at last", "line 1 of 1")

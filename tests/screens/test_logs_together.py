@@ -90,10 +90,11 @@ async def test_all_logs_as_one_and_back_to_the_log_of_a_line(folder: Path) -> No
         await until(pilot, "paused", "train-rank", "byte")
         place = view.rows.get(view.cursor)
         assert place is not None
+        line = view.cursor + 1
         await pilot.press("m")
         await until(pilot, "of 300" if place.source != 2 else "of 302", place.text.split()[-1])
         await pilot.press("m")
-        await until(pilot, "5 logs merged", f"line {view.cursor + 1:,} of 1,205", place.text.split()[-1])
+        await until(pilot, "5 logs merged", f"line {line:,} of 1,205", place.text.split()[-1])
 
 
 async def test_filters_hold_in_all_logs_as_one(folder: Path) -> None:
