@@ -1,5 +1,7 @@
 """What does a person find who has no run, no GPU and no host yet? In every room, what to do next."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,16 @@ NEXT = {
 }
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name: where 60 columns are all there is, the words below a long one are scrolled away."""
+    with tempfile.TemporaryDirectory(prefix="e") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("size", [(60, 20), (120, 36)])
-async def test_every_room_says_what_to_do_next(tmp_path: Path, size: tuple[int, int]) -> None:
-    app = ConsoleApp(str(tmp_path / "my runs"), resolved=resolve({"ascii": True}))
+async def test_every_room_says_what_to_do_next(short: Path, size: tuple[int, int]) -> None:
+    app = ConsoleApp(str(short / "my runs"), resolved=resolve({"ascii": True}))
     async with app.run_test(size=size) as pilot:
         await until(pilot, "No runs in")
         for entry in ROOMS:
