@@ -328,7 +328,7 @@ def test_a_stopped_scheduler_is_seen(recordings: Path) -> None:
             "python3.12 -u -m sglang.launch_server --port 1",
             "sglang.launch_server",
         ),
-        ("python", "python /work/train.py --lr 1", "train.py"),
+        ("python", "python /srv/train.py --lr 1", "train.py"),
         ("python", "python -c import time", "python"),
         ("python", "", "python"),
         ("python", "python -m", "python"),
