@@ -190,7 +190,7 @@ def test_a_log_too_long_to_count_is_shown_from_its_end_without_numbers(
         assert index.covered == 0
 
 
-BAD_NAMES = ["", "/etc/passwd", "../request.json", "a/../../x", "./x.log", "a//b", "x.log/"]
+BAD_NAMES = ["", "/etc/passwd", "../request.json", "a/../../x", "./x.log", "a//b", "x.log/", "a\0b.log", "\ud800.log"]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)

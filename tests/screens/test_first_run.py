@@ -15,7 +15,7 @@ from eagle3ops.settings import resolve
 
 NEXT = {
     "overview": ("0 opens Launch", "eagle3ops --job pipeline --root", "eagle3ops doctor"),
-    "gpus": ("No process of a run",),
+    "gpus": ("by CPU", "Host local"),
     "incidents": ("No incident:", "the machine."),
     "ledger": ("0 opens Launch",),
     "launch": ("demo.yaml", "enter Edit"),

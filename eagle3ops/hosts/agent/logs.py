@@ -151,6 +151,14 @@ class LineIndexes:
         return len(self._indexes)
 
 
+def _encodable(name: str) -> bool:
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def find_log(run: "RunDirectory", name: str) -> Path:
     """The file of a run's log, by its name below the run's folder of logs.
 
@@ -158,7 +166,9 @@ def find_log(run: "RunDirectory", name: str) -> Path:
         RequestError: the name leads out of that folder, by itself or by a link.
     """
     parts = name.split("/")
-    if not name or name.startswith("/") or any(part in ("", ".", "..") for part in parts):
+    odd = not name or name.startswith("/") or any(part in ("", ".", "..") for part in parts)
+    # An event may name anything: what no file can be called is no log, either.
+    if odd or "\0" in name or not _encodable(name):
         raise RequestError(f"{name!a} is not the name of a log", remedy="log.list shows the names")
     path = run.logs.joinpath(*parts)
     # Unlike Path.resolve this has an answer for a link to itself, too; opening that one then fails.
