@@ -41,12 +41,6 @@ class Event:
         return json.dumps(_finite(fields), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def figure_name(event: Event) -> str:
-    """`stage/name` of a metric or verdict; a name that begins with its stage already is not given it twice."""
-    name = str(event.data.get("name"))
-    return name if name.startswith(f"{event.stage}/") else f"{event.stage}/{name}"
-
-
 def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: they become strings, so that `jq` can read every line."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):

@@ -14,7 +14,7 @@ from typing import Any
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
-from eagle3ops.runs.events import figure_name, read_events
+from eagle3ops.runs.events import read_events
 from eagle3ops.runs.notes import notes_of
 
 FORMAT = 2
@@ -76,7 +76,7 @@ def figures(run: RunDirectory) -> Figures:
     """Read a run's metrics, verdicts and artifacts from its events."""
     found = Figures({}, {}, {})
     for event in read_events(run.events_file):
-        data, name = event.data, figure_name(event)
+        data, name = event.data, f"{event.stage}/{event.data.get('name')}"
         if event.kind == "metric" and isinstance(data.get("value"), int | float):
             found.metrics[name] = data["value"]
         elif event.kind == "verdict":
