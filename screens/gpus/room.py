@@ -20,9 +20,6 @@ from eagle3ops.screens.widgets.cells import Line
 from eagle3ops.screens.widgets.glyphs import glyphs_of
 from eagle3ops.screens.widgets.lines import Drawn, Lines, Table
 
-PROCESSES_S = 0.9
-"""Between two paintings of the processes: hundreds of lines, and nobody reads them twice a second."""
-
 LOW = 30
 """On a terminal of fewer rows the panes around the processes are cut down."""
 
@@ -48,9 +45,6 @@ class GpusScreen(Room):
         self._branches: list[Branch] = []
         self._selected: str | None = None
         self._drawn: tuple[object, ...] = ()
-        self._processes_drawn: tuple[object, ...] = ()
-        self._processes_of = -1
-        self._processes_at = 0.0
         self._titles: dict[str, str] = {}
 
     @property
@@ -75,26 +69,21 @@ class GpusScreen(Room):
         self.set_class(self.app.size.height < LOW, "low")
 
     def look(self) -> None:
-        """Draw the last sample, if there is anything new about it; the processes, which are many, less often."""
+        """Draw the last sample, once in each second; what a person or the line changed does not wait for the next."""
         machine, stale = self._feed.machine, self._feed.stale
         if not self.query_one("#gpus").size.width:
             return
-        told = (stale, machine.failure, self.size, self._widths(), self.app.theme)
-        sample = (machine.version, *told)
-        if sample != self._drawn:
-            self._drawn = sample
-            if machine.snapshot is None:
-                self._draw_nothing()
-            else:
-                self._draw_machine(stale)
-        if machine.snapshot is None:
+        second, nothing = int(self.console.clock()), machine.snapshot is None
+        seen = (second, stale, machine.failure, nothing, self.size, self._widths(), self.app.theme)
+        if (*seen, self._order, self._selected) == self._drawn:
             return
-        wanted, now = (*told, self._order, self._selected), self._feed.clock()
-        old = self._processes_of != machine.version and not 0 <= now - self._processes_at < PROCESSES_S
-        if wanted != self._processes_drawn or old:
-            self._processes_of, self._processes_at = machine.version, now
+        if nothing:
+            self._draw_nothing()
+        else:
+            self._draw_machine(stale)
             self._draw_processes(stale)
-            self._processes_drawn = (*told, self._order, self._selected)
+        # Drawing the processes may have selected another one.
+        self._drawn = (*seen, self._order, self._selected)
 
     def _widths(self) -> tuple[int, ...]:
         return tuple(self.query_one(name, Lines).room.width for name in ("#gpus", "#host", "#processes"))
