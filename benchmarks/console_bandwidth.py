@@ -11,6 +11,7 @@ are the overview, on which all of that stands, and the GPUs and processes.
 """
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -25,7 +26,9 @@ import tempfile
 import termios
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from eagle3ops.runs.events import EventLog
@@ -149,6 +152,40 @@ def measure(root: Path, seconds: float) -> dict[str, float]:
     return found
 
 
+@contextlib.contextmanager
+def simulated_host(
+    folder: Path, gpus: int, processes: int, busy: int, work: Callable[[threading.Event], None]
+) -> Iterator[None]:
+    """GPUs that answer from a file, processes of a run, and `work` beside them, until the block is left."""
+    source = HERE.parent / "tests/telemetry/fake_nvml.c"
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    (folder / "runtime").mkdir(mode=0o700)
+    os.environ |= {
+        "EAGLE3OPS_RUNTIME": str(folder / "runtime"),
+        "FAKE_NVML": str(folder / "gpus.txt"),
+        "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+    }
+    started, stop = start_processes(processes, busy), threading.Event()
+    pids = [process.pid for process in started]
+    threads = [
+        threading.Thread(target=answer, args=(folder / "gpus.txt", gpus, pids, stop)),
+        threading.Thread(target=work, args=(stop,)),
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        for process in started:
+            os.killpg(process.pid, 9)
+            process.wait()
+    time.sleep(5)  # the sampler ends before its folder goes
+
+
 def main() -> int:
     """Measure, print and write the result. Returns 1 above the target."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -159,34 +196,8 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        source = HERE.parent / "tests/telemetry/fake_nvml.c"
-        library = folder / "libnvidia-ml.so.1"
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-        (folder / "runtime").mkdir(mode=0o700)
-        os.environ |= {
-            "EAGLE3OPS_RUNTIME": str(folder / "runtime"),
-            "FAKE_NVML": str(folder / "gpus.txt"),
-            "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
-        }
-        started = start_processes(args.processes, args.busy)
-        stop = threading.Event()
-        pids = [process.pid for process in started]
-        threads = [
-            threading.Thread(target=answer, args=(folder / "gpus.txt", args.gpus, pids, stop)),
-            threading.Thread(target=report, args=(folder / "root", stop)),
-        ]
-        try:
-            for thread in threads:
-                thread.start()
+        with simulated_host(folder, args.gpus, args.processes, args.busy, partial(report, folder / "root")):
             figures = measure(folder / "root", args.seconds)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-            for process in started:
-                os.killpg(process.pid, 9)
-                process.wait()
-        time.sleep(5)  # the sampler ends before its folder goes
     result = {
         "name": "console_bandwidth",
         "date": time.strftime("%Y-%m-%d"),

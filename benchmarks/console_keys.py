@@ -19,15 +19,15 @@ import select
 import signal
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import termios
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
-from console_bandwidth import answer, cpu_seconds, start_processes
+from console_bandwidth import cpu_seconds, simulated_host
 
 HERE = Path(__file__).parent
 SIZE = (48, 160)
@@ -180,34 +180,9 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        source = HERE.parent / "tests/telemetry/fake_nvml.c"
-        library = folder / "libnvidia-ml.so.1"
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-        (folder / "runtime").mkdir(mode=0o700)
-        os.environ |= {
-            "EAGLE3OPS_RUNTIME": str(folder / "runtime"),
-            "FAKE_NVML": str(folder / "gpus.txt"),
-            "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
-        }
         files = make_run(folder / "root", args.logs, args.before)
-        started, stop = start_processes(8, 0), threading.Event()
-        pids = [process.pid for process in started]
-        threads = [
-            threading.Thread(target=answer, args=(folder / "gpus.txt", 8, pids, stop)),
-            threading.Thread(target=grow, args=(files, args.lines_per_second, stop)),
-        ]
-        try:
-            for thread in threads:
-                thread.start()
+        with simulated_host(folder, 8, 8, 0, partial(grow, files, args.lines_per_second)):
             figures = measure(folder / "root", args.keys)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-            for process in started:
-                os.killpg(process.pid, 9)
-                process.wait()
-        time.sleep(5)  # the sampler ends before its folder goes
     result = {
         "name": "console_keys",
         "date": time.strftime("%Y-%m-%d"),
