@@ -5,7 +5,7 @@ from typing import Any, cast
 from textual import work
 
 from eagle3ops.errors import Eagle3opsError, HostUnreachable, Refused
-from eagle3ops.screens.launch.desk import Desk, Start
+from eagle3ops.screens.launch.desk import Desk
 from eagle3ops.screens.launch.dialogs import AskPath, ChooseStart
 from eagle3ops.screens.launch.draft import Drafts
 from eagle3ops.screens.launch.host import Verdict
@@ -118,17 +118,6 @@ class LaunchDeeds(Room):
             return
         if changed:
             self.notify("What was typed before is kept: o lists it.", title="Put away")
-        self.touched(at_once=True)
-
-    @work(exclusive=True, group="begin", exit_on_error=False)
-    async def start_from_run(self, run_id: str) -> None:
-        """Fill the form with the pipeline of a run; for other rooms."""
-        try:
-            if self.desk.form is None:
-                await self.desk.open()
-            await self.desk.begin(Start("run", run_id, run_id))
-        except Eagle3opsError as error:
-            self.notify(plain(error), title=run_id, severity="error", markup=False)
         self.touched(at_once=True)
 
     @work(exclusive=True, group="begin", exit_on_error=False)
