@@ -98,7 +98,7 @@ class Room(ConsoleScreen[None]):
     def on_mount(self) -> None:
         """Draw what is known already, and look for more from time to time."""
         self.call_after_refresh(self._glance)
-        self.set_interval(LOOK_S, self._glance)
+        self._looking = self.set_interval(LOOK_S, self._glance)
 
     def on_resize(self, _: events.Resize) -> None:
         """Another size makes other lines."""
@@ -107,6 +107,12 @@ class Room(ConsoleScreen[None]):
     def on_screen_resume(self) -> None:
         """Back in the room: what happened meanwhile shows at once."""
         self.call_after_refresh(self._glance)
+        self._looking.resume()
+
+    def on_screen_suspend(self) -> None:
+        """Another room is entered: ten that go on looking cost more than the one that is seen."""
+        if not self.visible_now:
+            self._looking.pause()
 
     def _glance(self) -> None:
         if self.is_mounted and self.is_running and self.visible_now and self.size.width:

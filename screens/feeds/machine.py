@@ -8,17 +8,20 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, overload
 
 from eagle3ops.screens.feeds.values import mapping, number
 from eagle3ops.screens.gpus.process_names import role_of
 from eagle3ops.words import plain
 
-HZ = 2.0
-"""Samples a second that a console asks for."""
+HZ = 1.0
+"""Samples a second that a console asks for: as many as it paints."""
 STALE_S = 2.0
-"""What was read longer ago looks stale."""
-PER_CELL = 4
+"""What was read so long before the rest looks stale."""
+SILENT_S = 3.0
+"""Without a sample for longer, all of it looks stale: two of them are missing."""
+PER_CELL = 2
 """Samples in one cell of a history."""
 CELL_S = PER_CELL / HZ
 CELLS = 120
@@ -209,7 +212,7 @@ class Machine:
         age, late = self.age(now), self.snapshot.late
         if link != "connected":
             return f"read {age:.0f} s ago, not connected"
-        if age > STALE_S:
+        if age > SILENT_S:
             why = f": {self.failure[0]}" if self.failure else ""
             return f"read {age:.0f} s ago{why}"
         if late:
@@ -347,28 +350,49 @@ def _processes(sample: Mapping[Any, Any], mono: float) -> Iterator[ProcessRow]:
 def _process(
     pid: int, one: Mapping[Any, Any], mono: float, gpu_memory: float | None, gpus: tuple[int, ...]
 ) -> ProcessRow:
-    read_at, run, label = number(one.get("detail_mono")), _text(one.get("run")), _text(one.get("label"))
+    read_at = number(one.get("detail_mono"))
+    run, role, command = _names(*(word if isinstance(word := one.get(key), str) else "" for key in _NAMES))
     return ProcessRow(
         pid=pid,
         ppid=_whole(one.get("ppid")),
         start=number(one.get("start")) or 0.0,
         run=run,
-        role=label if label not in ("", run) else role_of(_text(one.get("name")), _text(one.get("cmd"))) or "?",
-        command=_text(one.get("cmd")),
-        state=_text(one.get("state"))[:1],
+        role=role,
+        command=command,
+        state=_word(one.get("state"))[:1],
         cpu=number(one.get("cpu")),
         threads=number(one.get("threads")),
         rss=number(one.get("rss")),
         reads=number(one.get("read_bytes_s")),
         writes=number(one.get("write_bytes_s")),
         wakeups=number(one.get("wakeups_s")),
-        wchan=_text(one.get("wchan")),
-        syscall=_text(one.get("syscall")),
+        wchan=_word(one.get("wchan")),
+        syscall=_word(one.get("syscall")),
         age=_since(number(one.get("stat_mono")), mono),
         detail_age=None if read_at is None else max(0.0, mono - read_at),
         gpu_memory=gpu_memory,
         gpus=gpus,
     )
+
+
+_NAMES = ("run", "label", "name", "cmd")
+
+
+@lru_cache(maxsize=2048)
+def _names(run: str, label: str, name: str, command: str) -> tuple[str, str, str]:
+    """Run, role and command for people; a process keeps them, so they are worth keeping from sample to sample."""
+    run, label, command = plain(run), plain(label), plain(command)
+    return run, label if label not in ("", run) else role_of(plain(name), command) or "?", command
+
+
+@lru_cache(maxsize=1024)
+def _harmless(word: str) -> str:
+    return plain(word)
+
+
+def _word(value: object) -> str:
+    """A text of which many processes have the same one."""
+    return _harmless(value) if isinstance(value, str) else ""
 
 
 def _whole(value: object) -> int | None:

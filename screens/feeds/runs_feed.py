@@ -60,8 +60,8 @@ class RunsFeed:
         self._endings = Endings()
         self._broken_off = False
         """Whether the events of the selected run broke off as the link stopped."""
-        self._found: dict[str, Any] = {}
-        """The last answer about the runs; making rows of the same one again would be the most work of a reading."""
+        self._tag = ""
+        """What the last answer about the runs is called: the host leaves out the rows while they are the same."""
         self._wake = asyncio.Event()
         self._follow_anew = asyncio.Event()
 
@@ -159,9 +159,11 @@ class RunsFeed:
             self._on_failure(plain(error))
 
     async def _read(self) -> None:
-        found = await self.ask("runs.list", limit=NEWEST)
-        rows = self.rows if self.rows is not None and found == self._found else run_rows(found.get("runs", []))
-        self._found = found
+        known = {"known": self._tag} if self.rows is not None and self._tag else {}
+        found = await self.ask("runs.list", limit=NEWEST, **known)
+        unchanged = self.rows is not None and "runs" not in found
+        rows = self.rows if self.rows is not None and unchanged else run_rows(found.get("runs", []))
+        self._tag = plain(found.get("tag", ""))
         where, total = plain(found.get("root", "")), int(found.get("total", len(rows)))
         for row in self._endings.take(rows):
             self._on_ended(row)

@@ -22,6 +22,8 @@ from eagle3ops.screens.widgets.lines import Drawn, Lines, Table
 
 LOW = 30
 """On a terminal of fewer rows the panes around the processes are cut down."""
+TREE_S = 2
+"""Between two lists of processes: one reads them, and 200 cost as much as all GPUs together."""
 
 
 class GpusScreen(Room):
@@ -45,6 +47,7 @@ class GpusScreen(Room):
         self._branches: list[Branch] = []
         self._selected: str | None = None
         self._drawn: tuple[object, ...] = ()
+        self._listed: tuple[object, ...] = ()
         self._titles: dict[str, str] = {}
 
     @property
@@ -69,21 +72,26 @@ class GpusScreen(Room):
         self.set_class(self.app.size.height < LOW, "low")
 
     def look(self) -> None:
-        """Draw the last sample, once in each second; what a person or the line changed does not wait for the next."""
+        """Draw the last sample: the figures once in each second, the processes, which one reads, once in every two.
+
+        What a person or the line changed does not wait for the next.
+        """
         machine, stale = self._feed.machine, self._feed.stale
         if not self.query_one("#gpus").size.width:
             return
         second, nothing = int(self.console.clock()), machine.snapshot is None
-        seen = (second, stale, machine.failure, nothing, self.size, self._widths(), self.app.theme)
-        if (*seen, self._order, self._selected) == self._drawn:
-            return
-        if nothing:
-            self._draw_nothing()
-        else:
-            self._draw_machine(stale)
+        seen = (stale, machine.failure, nothing, self.size, self._widths(), self.app.theme)
+        if (second, *seen) != self._drawn:
+            self._drawn = (second, *seen)
+            if nothing:
+                self._draw_nothing()
+            else:
+                self._draw_machine(stale)
+        turn = (second // TREE_S, *seen)
+        if not nothing and (*turn, self._order, self._selected) != self._listed:
             self._draw_processes(stale)
-        # Drawing the processes may have selected another one.
-        self._drawn = (*seen, self._order, self._selected)
+            # Drawing the processes may have selected another one.
+            self._listed = (*turn, self._order, self._selected)
 
     def _widths(self) -> tuple[int, ...]:
         return tuple(self.query_one(name, Lines).room.width for name in ("#gpus", "#host", "#processes"))

@@ -174,7 +174,7 @@ class Overview(RunDeeds):
         self._paint("#runs", (runs.rows, runs.selected, bool(runs.stale), tick), self._runs)
         tail = detail.tail if detail is not None else []
         self._paint("#events", (runs.selected, len(tail), tail[-1] if tail else None), self._events)
-        machine, answers = self.console.feed.machine.version // 8, id(self._answers)
+        machine, answers = self.console.feed.machine.version // 4, id(self._answers)
         waits = (runs.rows, *state, int(now / 2), machine, answers, self._matter, self._deciding)
         self._paint("#waiting", waits, self._waiting)
 

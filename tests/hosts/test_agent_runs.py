@@ -48,7 +48,10 @@ async def test_a_run_is_placed_once_per_key_and_found_everywhere(agents: AgentWo
         assert (end["status"], end["state"]["exit_code"]) == ("done", 0)
         listed = await client.call("runs.list")
         assert listed["runs"] == [json.loads(json.dumps(asdict(row))) for row in Ledger(agents.root).runs()]
-        assert (await client.call("runs.list", limit=0))["runs"] == []
+        unchanged = await client.call("runs.list", known=listed["tag"])
+        assert unchanged == {name: listed[name] for name in ("root", "total", "tag")}
+        assert (await client.call("runs.list", known="another"))["runs"] == listed["runs"]
+        assert (await client.call("runs.list", limit=0, known=listed["tag"]))["runs"] == []
         assert (await client.call("runs.show", run=run)) == json.loads(json.dumps(show(agents.root, run)))
         state = await client.call("runs.state", run=run[:20])
         assert (state["run"], state["status"], state["alive"]) == (run, "done", False)
@@ -59,7 +62,7 @@ async def test_a_run_is_placed_once_per_key_and_found_everywhere(agents: AgentWo
         assert (await client.call("runs.cancel", run=run)) == {"run": run, "asked": False, "status": "done"}
         assert [item["kind"] for item in (await client.call("runs.gc", keep=0))["items"]][:1] == ["run"]
         assert (await client.call("runs.gc", keep=0, delete=True))["deleted"]
-        assert (await client.call("runs.list"))["runs"] == []
+        assert (await client.call("runs.list", known=listed["tag"]))["runs"] == []
 
 
 async def test_a_run_is_cancelled_and_taken_up_again_once_per_token(agents: AgentWorld) -> None:

@@ -18,6 +18,7 @@ from eagle3ops.hosts.transport import Channel, Transport
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.notes import FIELDS, notes_file
 from eagle3ops.screens.app import ConsoleApp
+from eagle3ops.screens.feeds.machine import HZ
 from eagle3ops.screens.feeds.machine_feed import MachineFeed
 from eagle3ops.settings import resolve
 
@@ -133,7 +134,7 @@ def eight_gpus(count: int = 160) -> list[dict[str, Any]]:
 
 
 def _sample(at: int) -> dict[str, Any]:
-    mono = 1000.0 + at / 2
+    mono = 1000.0 + at / HZ
     gpus = []
     for index in range(8):
         wave = 0.5 + 0.5 * math.sin(at / 9 + index)
@@ -160,7 +161,7 @@ def _sample(at: int) -> dict[str, Any]:
             }
         )
     return {
-        "t": NOW - (160 - at) / 2,
+        "t": NOW - (160 - at) / HZ,
         "mono": mono,
         "boot": "b",
         "gpu": gpus,

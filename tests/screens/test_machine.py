@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eagle3ops.screens.feeds.machine import CELLS, PER_CELL, STALE_S, History, Machine, ProcessRow, read_sample
+from eagle3ops.screens.feeds.machine import (
+    CELLS,
+    HZ,
+    PER_CELL,
+    SILENT_S,
+    History,
+    Machine,
+    ProcessRow,
+    read_sample,
+)
 from eagle3ops.screens.gpus.process_names import role_of
 from eagle3ops.screens.gpus.process_table import process_detail, process_head, process_line
 from eagle3ops.screens.gpus.process_tree import ORDERS, tree
@@ -89,7 +98,7 @@ def gpu(i: int = 0, **known: Any) -> dict[str, Any]:
 
 
 def sample(n: int = 0, **known: Any) -> dict[str, Any]:
-    return {"t": 1e9 + n / 2, "mono": 100 + n / 2, "boot": "b", "gpu": [], "procs": [], "host": {}} | known
+    return {"t": 1e9 + n / HZ, "mono": 100 + n / HZ, "boot": "b", "gpu": [], "procs": [], "host": {}} | known
 
 
 def process(pid: int, ppid: int | None = None, **known: Any) -> dict[str, Any]:
@@ -180,8 +189,8 @@ def test_a_history_line_tells_zero_from_absent() -> None:
 
 def test_what_is_old_says_so() -> None:
     machine = machine_of(sample(gpu=[gpu()]))
-    assert machine.stale(STALE_S - 0.1, "connected") == ""
-    assert machine.stale(STALE_S + 1, "connected") == "read 3 s ago"
+    assert machine.stale(SILENT_S - 0.1, "connected") == ""
+    assert machine.stale(SILENT_S + 1, "connected") == "read 4 s ago"
     assert "not connected" in machine.stale(0.1, "waiting")
     machine.failure = ("the sampler is stalled", "")
     assert "stalled" in machine.stale(9.0, "connected")

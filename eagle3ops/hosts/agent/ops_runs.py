@@ -1,6 +1,7 @@
 """Ops about runs: which are there, how do they stand, place one, take it up again, end it."""
 
 import asyncio
+import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,21 @@ def here(root: str | None) -> Surroundings:
     return Surroundings(locations.root(root), asyncio.to_thread, LineIndexes(), [])
 
 
-def list_runs(here: Surroundings, *, limit: int | None = None) -> dict[str, Any]:
-    """One row for each run, oldest first; with `limit` the newest so many."""
+def list_runs(here: Surroundings, *, limit: int | None = None, known: str | None = None) -> dict[str, Any]:
+    """One row for each run, oldest first; with `limit` the newest so many.
+
+    `known` is the `tag` of an answer that the asker still has: when nothing has changed since, the rows are left out.
+    """
     from eagle3ops.runs.ledger import Ledger
 
     if limit is not None and limit < 0:
         raise RequestError(f"runs.list: limit is a count, not {limit}")
     rows = Ledger(here.root).runs()
     chosen = rows if limit is None else rows[len(rows) - min(limit, len(rows)) :]
-    return {"root": str(here.root), "total": len(rows), "runs": [asdict(row) for row in chosen]}
+    found = [asdict(row) for row in chosen]
+    tag = hashlib.blake2b(repr((str(here.root), len(rows), found)).encode(), digest_size=16).hexdigest()
+    answer: dict[str, Any] = {"root": str(here.root), "total": len(rows), "tag": tag}
+    return answer if tag == known else answer | {"runs": found}
 
 
 def show(here: Surroundings, *, run: str) -> dict[str, Any]:
