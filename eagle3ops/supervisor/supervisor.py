@@ -322,4 +322,3 @@ def _files(out: Path) -> list[Any]:
     from eagle3ops.runs.store import DONE
 
     return list((read_json(out / DONE) or {}).get("files", []))
-
