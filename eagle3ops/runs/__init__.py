@@ -1,1 +1,1 @@
-"""Run directories, events, the content-addressed store, the ledger and the supervisor."""
+"""Run directories, events, the content-addressed store, leases and the ledger."""

@@ -226,7 +226,7 @@ def spawn(run: RunDirectory, token: str) -> subprocess.Popen[bytes]:
     """The supervisor as a process: in a session of its own, with its output in the run's logs."""
     with (run.logs / "supervisor.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "eagle3ops.runs.supervisor", str(run.path), token],
+            [sys.executable, "-m", "eagle3ops.supervisor", str(run.path), token],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

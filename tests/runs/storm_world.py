@@ -19,11 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from eagle3ops.runs import starts, supervisor
+from eagle3ops.runs import starts
 from eagle3ops.runs.directory import RunDirectory, list_runs, runs_folder
 from eagle3ops.runs.events import read_events
 from eagle3ops.runs.leash import adopt_orphans
 from eagle3ops.runs.orders import Order, place
+from eagle3ops.supervisor.__main__ import main as supervise
 
 PIPELINE = "schema: 1\nname: storm\ntarget: {model: none}\n"
 
@@ -61,7 +62,7 @@ def fork_supervisor(run: RunDirectory, token: str) -> "subprocess.Popen[bytes]":
             # What an exec would have closed: the locks of the starter.
             os.closerange(3, 64)
             sys.argv = ["supervisor", str(run.path), token]
-            code = supervisor.main()
+            code = supervise()
         finally:
             os._exit(code)
     KillAtLine.spawned = True

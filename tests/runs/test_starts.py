@@ -136,7 +136,7 @@ def test_a_start_takes_effect_once(here: Toy) -> None:
     assert take_effect(run, "once")
     assert not take_effect(run, "once")
     assert launch(run, "once") is None
-    process = subprocess.run([sys.executable, "-m", "eagle3ops.runs.supervisor", str(run.path), "once"], check=False)
+    process = subprocess.run([sys.executable, "-m", "eagle3ops.supervisor", str(run.path), "once"], check=False)
     assert process.returncode == 0
     beginnings = [event for event in run.reader().read() if event.kind == "run" and event.data["status"] == "running"]
     assert len(beginnings) == 1

@@ -1,18 +1,16 @@
-"""Who looks after a run? One detached process: `python -m eagle3ops.runs.supervisor RUN_DIR TOKEN`.
+"""How does a run go? Stage after stage, by one process that looks after it.
 
 It runs the stages in order, each as a process of its own, skips what is done, forwards SIGTERM and SIGINT, records how
 each stage ended, and leaves nothing running behind. It needs no terminal and no parent. Its exit code is the run's.
 """
 
 import contextlib
-import fcntl
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -20,7 +18,6 @@ from typing import Any
 
 from eagle3ops.errors import Eagle3opsError, ExitCode
 from eagle3ops.runs import environments
-from eagle3ops.runs.attempt import Attempt, cause_of, signal_name
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.family import end_left_behind, left_behind, remember, tree
@@ -32,49 +29,14 @@ from eagle3ops.runs.leash import PARENT_VARIABLE, adopt_orphans
 from eagle3ops.runs.planning import admit, plan_stages
 from eagle3ops.runs.processes import RUN_VARIABLE, ProcessId, identify
 from eagle3ops.runs.redact import redact_data
-from eagle3ops.runs.starts import take_effect
 from eagle3ops.runs.store import Store, Stored
 from eagle3ops.spec.load import load_pipeline
+from eagle3ops.supervisor.attempt import Attempt, cause_of, signal_name
 
 HEARTBEAT_S = 2.0
 
 OOM_SCORE = -500
 """Of the supervisor, which is small and without which nobody says how the run ended."""
-
-
-class AlreadyRunning(Eagle3opsError):
-    """Another supervisor looks after the run."""
-
-
-def main() -> int:
-    """Look after the run named on the command line, if the start named there has not been made before."""
-    run, token = RunDirectory(Path(sys.argv[1]).absolute()), sys.argv[2]
-    supervisor = Supervisor(run)
-    supervisor.listen()
-    try:
-        with _alone(run):
-            if not take_effect(run, token):
-                log_line("this start was made before; nothing to do")
-                return ExitCode.DONE
-            return supervisor.run()
-    except AlreadyRunning as error:
-        log_line(str(error))
-        return ExitCode.DONE
-    except OSError as error:
-        explained = explain_os_error(error, run.path)
-        log_line(str(explained or error))
-        return ExitCode.FAILED
-
-
-@contextmanager
-def _alone(run: RunDirectory) -> Iterator[None]:
-    """Be the only supervisor of the run; the kernel gives the lock back when this process ends, however that is."""
-    with (run.path / "supervisor.lock").open("a+b") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AlreadyRunning(f"{run.run_id}: a supervisor looks after this run already") from error
-        yield
 
 
 class Supervisor:
@@ -360,7 +322,3 @@ def _files(out: Path) -> list[Any]:
     from eagle3ops.runs.store import DONE
 
     return list((read_json(out / DONE) or {}).get("files", []))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One process that looks after one run: its stages, their ends, and what they may do about a hang."""
