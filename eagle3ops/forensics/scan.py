@@ -43,11 +43,15 @@ _DIGITS = b"0123456789abcdef"
 """What is left out of a line to see which others are like it."""
 
 
-def read_lines(stream: BinaryIO, file: int) -> Iterator[Line]:
-    """The lines of a log that may matter, in order, from a file that can be sought in."""
+def read_lines(stream: BinaryIO, file: int, *, begin: int = 0) -> Iterator[Line]:
+    """The lines of a log that may matter, in order, from a file that can be sought in.
+
+    Args:
+        begin: byte from which on lines are read; what stands before it is only counted.
+    """
     size = os.fstat(stream.fileno()).st_size
     selection = _Selection(size)
-    offset = number = 0
+    offset, number = _skip(stream, begin)
     kept = b""
     while block := stream.read(BLOCK):
         block = kept + block
@@ -73,6 +77,21 @@ def read_lines(stream: BinaryIO, file: int) -> Iterator[Line]:
         offset += len(block)
     if kept:
         yield take_apart(kept, file, offset, number + 1)
+
+
+def _skip(stream: BinaryIO, begin: int) -> tuple[int, int]:
+    """Go to the first line that begins at a byte or behind it; its byte, and how many lines stand before it."""
+    at = number = 0
+    while at < begin - 1 and (block := stream.read(min(BLOCK, begin - 1 - at))):
+        at += len(block)
+        number += block.count(b"\n")
+    while at < begin and (rest := stream.readline(BLOCK)):
+        # The line that the byte before stands in, which may be no more than its end.
+        at += len(rest)
+        number += rest.count(b"\n")
+        if rest.endswith(b"\n"):
+            break
+    return at, number
 
 
 class _Selection:
