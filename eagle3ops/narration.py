@@ -29,10 +29,40 @@ def line(event: Event) -> str | None:
     if event.kind == "verdict":
         word = "PASS" if data.get("passed") else "FAIL"
         return f"{stage}: verdict {plain(data.get('name', ''))}: {word}: {plain(data.get('reason', ''))}"
+    if event.kind == "incident":
+        return None if data.get("again") else f"{stage}: watchdog: {plain(data.get('title', ''))}"
+    if event.kind == "remedy":
+        return _remedy_line(stage, data)
     if event.kind in ("info", "warn"):
         prefix = "warning: " if event.kind == "warn" else ""
         return f"{stage}: {prefix}{plain(data.get('text', ''))}"
     return None
+
+
+def lines(event: Event) -> list[str]:
+    """What is said of an event where there is room: `line`, and below the failure of a stage its root cause."""
+    first = line(event)
+    root = event.data.get("root") if event.kind == "stage" else None
+    found = [] if first is None else [first]
+    if isinstance(root, Mapping):
+        where = f"{plain(root.get('file', ''))}:{plain(root.get('line_no', ''))}"
+        found.append(f"  cause: {where}  {plain(root.get('text', ''))[:300]}")
+        found += [f"    {plain(words)}" for words in (root.get("explanation"),) if words]
+        found += [f"    -> {plain(words)}" for words in (root.get("fix"),) if words]
+    return found
+
+
+def _remedy_line(stage: str, data: Mapping[str, Any]) -> str:
+    done = {
+        "restart": "ended and started again",
+        "bisect": "ended and started again with something left out",
+        "give_up": "ended for good",
+        "release_lock": "a stale lock",
+        "notify": "nothing is done",
+    }
+    step = data.get("step")
+    what = done.get(step, plain(step)) if isinstance(step, str) else "a remedy"
+    return f"{stage}: watchdog: {what}: {plain(data.get('why', ''))}"
 
 
 def _run_line(data: Mapping[str, Any]) -> str | None:
@@ -63,11 +93,10 @@ class Lines:
 
     def tell(self, event: Event) -> None:
         """Write the line, if there is one; a reader that has gone does not end the run."""
-        text = line(event)
-        if text:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for text in lines(event):
                 self.stream.write(text + "\n")
-                self.stream.flush()
+            self.stream.flush()
 
     def close(self) -> None:
         """Nothing to put back."""
@@ -103,8 +132,7 @@ class Bars:
             return
         if event.kind == "stage" and event.data.get("status") != "running" and stage in self.tasks:
             self.progress.remove_task(self.tasks.pop(stage))
-        text = line(event)
-        if text:
+        for text in lines(event):
             self.progress.console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     def _advance(self, stage: str, data: Mapping[str, Any]) -> None:

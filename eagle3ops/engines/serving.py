@@ -1,12 +1,15 @@
 """How does a job hold a server for as long as it needs one?"""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from eagle3ops.engines.base import Adapter, ServeSpec
 from eagle3ops.engines.client import EngineClient
+from eagle3ops.runs.processes import ARGUMENTS_VARIABLE
 
 Spawn = Callable[..., AbstractAsyncContextManager[Any]]
 """`Context.spawn`: `(argv, *, role, env=None)` -> context manager that yields an `asyncio.subprocess.Process`."""
@@ -30,9 +33,21 @@ async def running(
     Raises:
         EngineError: the server did not become ready.
     """
-    async with spawn(adapter.argv(spec), role=role) as process, EngineClient(spec.url, log=log) as client:
+    async with (
+        spawn([*adapter.argv(spec), *added_arguments(os.environ)], role=role) as process,
+        EngineClient(spec.url, log=log) as client,
+    ):
         await client.wait_ready(process, timeout_s)
         yield client
+
+
+def added_arguments(environment: Mapping[str, str]) -> list[str]:
+    """What the run's watchdog adds to the command line of an engine when it looks for what hangs; as a rule nothing."""
+    with suppress(ValueError, RecursionError):
+        added = json.loads(environment.get(ARGUMENTS_VARIABLE, ""))
+        if isinstance(added, list) and all(isinstance(one, str) for one in added):
+            return added
+    return []
 
 
 def free_port(host: str = "127.0.0.1") -> int:

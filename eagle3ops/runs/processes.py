@@ -17,6 +17,9 @@ from eagle3ops.errors import Eagle3opsError
 RUN_VARIABLE = "EAGLE3OPS_RUN_DIR"
 """Set for everything that a run starts, and so the mark by which its processes are found again."""
 
+ARGUMENTS_VARIABLE = "EAGLE3OPS_ENGINE_ARGUMENTS"
+"""What an engine is given beside its own arguments, as a JSON list: for a restart that leaves something out."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:

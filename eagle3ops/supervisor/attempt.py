@@ -1,6 +1,7 @@
 """How does one stage run, and how did it end? One process, waited for, cancelled, and its end put into words."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,13 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eagle3ops.errors import ExitCode
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import read_events
 from eagle3ops.runs.family import family, reap_adopted
-from eagle3ops.runs.processes import ProcessId, identify, process_table, signal_all
+from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId, identify, process_table, signal_all
 from eagle3ops.runs.stage import CANCEL_GRACE_S
+from eagle3ops.supervisor.decision import RESTART, Decision
 
 POLL_S = 0.05
+DECISION_GRACE_S = 5.0
+"""How long a stage that hangs may take to end after SIGTERM; what is stopped, and cannot hear it, gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class Ending:
     """Exit code; minus the signal's number when a signal ended it."""
     facts: dict[str, Any]
     """For the state and the event."""
+    decision: Decision | None = None
+    """Why the run's watchdog had it ended; None when it had not."""
 
 
 class Attempt:
@@ -47,6 +54,7 @@ class Attempt:
         self.log = run.logs / f"{stage}.log"
         self.argv = [sys.executable, "-m", "eagle3ops.runs.stage", str(run.path), stage, key]
         self._began = time.monotonic()
+        self._decision: Decision | None = None
         with self.log.open("ab") as output:
             self.offset = output.tell()
             self.process = subprocess.Popen(
@@ -57,19 +65,29 @@ class Attempt:
                 env=environment,
                 start_new_session=True,
             )
+        self.identity = identify(self.process.pid)
         if oom_score:
             with contextlib.suppress(OSError):
                 Path(f"/proc/{self.process.pid}/oom_score_adj").write_text(oom_score)
 
-    def wait(self, *, stopped: Callable[[], bool], beat: Callable[[], None]) -> Ending:
+    def wait(
+        self,
+        *,
+        stopped: Callable[[], bool],
+        beat: Callable[[], None],
+        decided: Callable[[], Decision | None] = lambda: None,
+    ) -> Ending:
         """Wait for the end.
 
         Args:
             stopped: has the run been cancelled? Then the stage's group gets SIGTERM and 12 s, everything that the run
                 has started SIGKILL.
             beat: called 20 times a second.
+            decided: has the watchdog decided that this attempt is to end? Then it gets SIGTERM and 5 s, and everything
+                that the run has started SIGKILL.
         """
         stopped_at: float | None = None
+        decided_at: float | None = None
         while True:
             reap_adopted(keep=self.process.pid)
             pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
@@ -80,6 +98,14 @@ class Attempt:
                 stopped_at = time.monotonic()
                 signal_all(self._group(), signal.SIGTERM)
             elif stopped_at is not None and time.monotonic() - stopped_at > CANCEL_GRACE_S + 2:
+                signal_all(family(self.run.path), signal.SIGKILL)
+            if self._decision is None and stopped_at is None:
+                self._decision = decided()
+                if self._decision is not None:
+                    decided_at = time.monotonic()
+                    signal_all(self._group(), signal.SIGTERM)
+                    signal_all(_stopped(family(self.run.path)), signal.SIGKILL)
+            elif decided_at is not None and time.monotonic() - decided_at > DECISION_GRACE_S:
                 signal_all(family(self.run.path), signal.SIGKILL)
             beat()
             time.sleep(POLL_S)
@@ -111,7 +137,14 @@ class Attempt:
             "process_exit": code if code >= 0 else None,
             "signal": signal_name(-code) if code < 0 else None,
         }
-        return Ending(code, facts)
+        # One that has ended well meanwhile needed no decision.
+        return Ending(code, facts, self._decision if code != 0 else None)
+
+
+def _stopped(processes: Mapping[int, ProcessId]) -> dict[int, ProcessId]:
+    """Those that hear no signal but SIGKILL as long as they are stopped."""
+    table = process_table()
+    return {pid: process for pid, process in processes.items() if pid in table and table[pid].state in "Tt"}
 
 
 def cause_of(run: RunDirectory, stage: str, code: int, seq: int) -> dict[str, Any]:
@@ -144,6 +177,46 @@ def cause_of(run: RunDirectory, stage: str, code: int, seq: int) -> dict[str, An
         said_last = last_line(log)
         error = f"ended with exit code {code}{': ' + said_last if said_last else ''}"
     return {"error": error, "exit_code": 1, "remedy": f"see {log}", "log": str(log)}
+
+
+def given_up(run: RunDirectory, stage: str, decision: Decision) -> dict[str, Any]:
+    """Why a stage was ended for good: as its watchdog says."""
+    evidence = f"the evidence is in {decision.evidence}; " if decision.evidence else ""
+    commanded = run.command("incidents")
+    return {
+        "error": f"stopped by the watchdog: {decision.title} ({decision.why})",
+        "exit_code": int(ExitCode.WATCHDOG),
+        "remedy": f"{evidence}{commanded.replace(' runs ', ' ', 1)} says what can be done",
+        "log": str(run.logs / f"{stage}.log"),
+    }
+
+
+def remedy_of(decision: Decision, number: int) -> dict[str, Any]:
+    """The event about what was done because of a decision.
+
+    Args:
+        number: of the attempt that was ended.
+    """
+    step = "bisect" if decision.rung and decision.action == RESTART else decision.action
+    return {
+        "step": step,
+        "incident": decision.incident,
+        "fingerprint": decision.fingerprint,
+        "rung": decision.rung,
+        "title": decision.title,
+        "why": decision.why,
+        "attempt": number,
+        "pid": decision.attempt.pid,
+        "environment": dict(decision.environment),
+        "arguments": list(decision.arguments),
+        "evidence": decision.evidence,
+    }
+
+
+def changes(decision: Decision) -> dict[str, str]:
+    """The variables for a restart: those of the decision, and what to give engines beside their own arguments."""
+    extra = {ARGUMENTS_VARIABLE: json.dumps(list(decision.arguments))} if decision.arguments else {}
+    return {**decision.environment, **extra}
 
 
 def last_line(log: Path) -> str:

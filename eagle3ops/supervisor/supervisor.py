@@ -5,6 +5,7 @@ each stage ended, and leaves nothing running behind. It needs no terminal and no
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError, ExitCode
+from eagle3ops.forensics import of_run
 from eagle3ops.runs import environments
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
@@ -31,12 +33,13 @@ from eagle3ops.runs.processes import RUN_VARIABLE, ProcessId, identify
 from eagle3ops.runs.redact import redact_data
 from eagle3ops.runs.store import Store, Stored
 from eagle3ops.spec.load import load_pipeline
-from eagle3ops.supervisor.attempt import Attempt, cause_of, signal_name
+from eagle3ops.spec.models import WatchdogSpec
+from eagle3ops.supervisor.attempt import Attempt, Ending, cause_of, changes, given_up, remedy_of, signal_name
+from eagle3ops.supervisor.decision import RESTART, Decision
+from eagle3ops.supervisor.keeper import Keeper
+from eagle3ops.supervisor.oom import spare_this_process
 
 HEARTBEAT_S = 2.0
-
-OOM_SCORE = -500
-"""Of the supervisor, which is small and without which nobody says how the run ended."""
 
 
 class Supervisor:
@@ -63,7 +66,7 @@ class Supervisor:
     def run(self) -> int:
         """Run all stages; returns the run's exit code."""
         adopt_orphans()
-        self._oom_score = _spare_this_process()
+        self._oom_score = spare_this_process()
         self._beat()
         end_left_behind(self.run_dir.path, reap=True)
         with contextlib.suppress(OSError):
@@ -113,7 +116,7 @@ class Supervisor:
         self._started("supervisor", sys.orig_argv, os.getpid(), os.environ, "supervisor.log")
         for name in stages:
             if self.stop_signal is None:
-                self._stage(name, keys[name], registry, store)
+                self._stage(name, keys[name], registry, store, pipeline.watchdog)
             status = self.state["stages"][name]
             if self.stop_signal is not None and status["status"] not in ("done", "reused"):
                 return self._end(ExitCode.INTERRUPTED, "cancelled", f"cancelled by {signal_name(self.stop_signal)}")
@@ -124,7 +127,7 @@ class Supervisor:
             return self._end(ExitCode.VERDICT_FAIL, "done", f"verdict FAIL: {', '.join(failed)}")
         return self._end(ExitCode.DONE, "done", None)
 
-    def _stage(self, name: str, key: str, registry: Registry, store: Store) -> None:
+    def _stage(self, name: str, key: str, registry: Registry, store: Store, watchdog: WatchdogSpec) -> None:
         job = registry.job(name)()
         known = store.look_up(job, key)
         if known.done is None:
@@ -135,7 +138,7 @@ class Supervisor:
                 self._admit(name, registry)
             if self._share is not None:
                 self._share.take(registry.job(name), forced=forced)
-            self._run_stage(name, key)
+            self._run_stage(name, key, watchdog)
             if self.state["stages"][name]["status"] != "done":
                 return
             known = store.look_up(job, key)
@@ -166,9 +169,34 @@ class Supervisor:
             self.verdicts[name, verdict["name"]] = verdict["passed"]
             self._note("verdict", {**verdict, "reused": True}, name)
 
-    def _run_stage(self, name: str, key: str) -> None:
-        """Run one stage as a process of its own and record how it ended."""
-        seq = self._set(name, "running", started=round(time.time(), 3))
+    def _run_stage(self, name: str, key: str, spec: WatchdogSpec) -> None:
+        """Run one stage as a process of its own, again where its watchdog says so, and record how it ended."""
+        decision: Decision | None = None
+        for number in itertools.count(1):
+            again = {} if decision is None else {"attempt": number}
+            seq = self._set(name, "running", started=round(time.time(), 3), **again)
+            ending = self._attempt(name, key, spec, decision)
+            self._end_family(name)
+            facts = ending.facts
+            if ending.code == 0:
+                self._set(name, "done", exit_code=0, **facts)
+            elif self.stop_signal is not None:
+                self._set(name, "cancelled", exit_code=int(ExitCode.INTERRUPTED), **facts)
+            elif (decision := ending.decision) is not None:
+                self._note("remedy", remedy_of(decision, number), name)
+                if decision.action == RESTART:
+                    continue
+                self._set(name, "failed", **facts, **given_up(self.run_dir, name, decision))
+            else:
+                self._set(name, "failed", **facts, **self._cause(name, ending.code, seq))
+            return
+
+    def _attempt(self, name: str, key: str, spec: WatchdogSpec, decision: Decision | None) -> Ending:
+        """Run a stage once.
+
+        Args:
+            decision: why it is run again; None the first time.
+        """
         environment = os.environ | {
             RUN_VARIABLE: str(self.run_dir.path),
             PARENT_VARIABLE: str(os.getpid()),
@@ -176,19 +204,35 @@ class Supervisor:
             # OpenMP's threads spin while they wait; beside any other load that costs a stage most of its speed.
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
             **(self._share.environment() if self._share else {}),
+            **(changes(decision) if decision is not None else {}),
         }
         attempt = Attempt(self.run_dir, name, key, environment, self._oom_score)
         log, pid = attempt.log.name, attempt.process.pid
         self._started(name, attempt.argv, pid, environment, log, stage=name, offset=attempt.offset)
-        ending = attempt.wait(stopped=lambda: self.stop_signal is not None, beat=self._beat_when_due)
+        keeper = Keeper(
+            self.run_dir, name, attempt.identity, spec, lambda text: self._note("warn", {"text": text}, name)
+        )
+
+        def beat() -> None:
+            self._beat_when_due()
+            keeper.look()
+
+        ending = attempt.wait(stopped=self._stopped, beat=beat, decided=keeper.decided)
+        keeper.end()
         self._note("process", {"role": name, "state": "ended", "pid": pid, "code": ending.code}, name)
-        self._end_family(name)
-        if ending.code == 0:
-            self._set(name, "done", exit_code=0, **ending.facts)
-        elif self.stop_signal is not None:
-            self._set(name, "cancelled", exit_code=int(ExitCode.INTERRUPTED), **ending.facts)
-        else:
-            self._set(name, "failed", **ending.facts, **cause_of(self.run_dir, name, ending.code, seq))
+        return ending
+
+    def _stopped(self) -> bool:
+        return self.stop_signal is not None
+
+    def _cause(self, name: str, code: int, seq: int) -> dict[str, Any]:
+        """Why a stage failed: what it said, and what its logs say beyond that."""
+        cause = cause_of(self.run_dir, name, code, seq)
+        if cause["exit_code"] not in (ExitCode.REFUSED, ExitCode.BAD_REQUEST):
+            asked = of_run.ask(self.run_dir, name, str(cause["error"]), beat=self._beat_when_due, stopped=self._stopped)
+            if asked is not None:
+                cause["root"] = asked
+        return cause
 
     def _started(
         self,
@@ -301,20 +345,6 @@ class Supervisor:
             self._seen = seen
         if self._share is not None:
             self._share.refresh()
-
-
-def _spare_this_process() -> str:
-    """Ask the kernel to end others first when memory runs out; returns the score that children are to have.
-
-    Empty where that is not allowed: then everything stays as it is.
-    """
-    path = Path("/proc/self/oom_score_adj")
-    with contextlib.suppress(OSError, ValueError):
-        before = path.read_text().strip()
-        if int(before) > OOM_SCORE:
-            path.write_text(str(OOM_SCORE))
-            return before
-    return ""
 
 
 def _files(out: Path) -> list[Any]:

@@ -54,8 +54,15 @@ def incidents_of(record: Record, now: float) -> list[Incident]:
 
 def _written(record: Record, now: float) -> list[Incident]:
     """Those that the watchdog, or a stage, wrote down as such."""
-    told = (from_json(data, run=record.run, stage=stage, ts=ts) for ts, stage, data in record.incidents.values())
-    return [one for one in told if one is not None]
+    found = []
+    for ts, stage, data in record.incidents.values():
+        told = from_json(data, run=record.run, stage=stage, ts=ts)
+        if told is not None:
+            mended = record.mended.get(told.stage, 0.0) > ts
+            done = [f"what was done: {words}" for words in record.done.get(told.id, ())]
+            evidence = (*told.evidence, *map(Evidence, done))[-MOST:]
+            found.append(replace(told, over=told.over or mended, evidence=evidence))
+    return found
 
 
 def _failures(record: Record, now: float) -> list[Incident]:
@@ -67,8 +74,10 @@ def _failures(record: Record, now: float) -> list[Incident]:
         before = found.get(key)
         log = f"{stage}.log"
         end = record.logs.get(log)
-        evidence = [Evidence(f"{stage}: {error or 'failed'}", log, end.offset if end else None)]
-        if end is not None and end.line and plain(end.line) not in plain(error):
+        root = _root(facts.get("root"))
+        evidence = [root] if root is not None else []
+        evidence.append(Evidence(f"{stage}: {error or 'failed'}", log, end.offset if end else None))
+        if root is None and end is not None and end.line and plain(end.line) not in plain(error):
             evidence.append(Evidence(f"the log says: {end.line}", log, end.offset))
         if signal or facts.get("process_exit") is not None:
             how = f"by {signal}" if signal else f"with exit code {plain(facts.get('process_exit'))}"
@@ -90,11 +99,35 @@ def _failures(record: Record, now: float) -> list[Incident]:
             stage=stage,
             over=over,
             count=before.count + 1 if before else 1,
-            explanation=why,
+            explanation=_explained(facts.get("root"), why),
             evidence=tuple(evidence[:MOST]),
-            remedies=_remedies(record, _text(facts.get("remedy")), kind),
+            remedies=(*_fix(facts.get("root")), *_remedies(record, _text(facts.get("remedy")), kind))[:MOST],
         )
     return list(found.values())
+
+
+def _root(root: object) -> Evidence | None:
+    """The line that says why, as the logs of the stage were read when it failed."""
+    if not isinstance(root, Mapping) or not _text(root.get("text")):
+        return None
+    log, offset, number = _text(root.get("file")), _number(root.get("offset")), _number(root.get("line_no"))
+    where = f"{log}:{int(number)}" if number is not None else log
+    ranks = root.get("suspect_ranks")
+    suspects = ", ".join(plain(rank) for rank in ranks[:8]) if isinstance(ranks, list) else ""
+    words = f"the cause, by {where}: {_text(root.get('text'))}" + (
+        f" (ranks to look at: {suspects})" if suspects else ""
+    )
+    return Evidence(words, log or None, None if offset is None else int(offset))
+
+
+def _explained(root: object, otherwise: str) -> str:
+    explanation = _text(root.get("explanation")) if isinstance(root, Mapping) else ""
+    return explanation or otherwise
+
+
+def _fix(root: object) -> tuple[Remedy, ...]:
+    fix = _text(root.get("fix")) if isinstance(root, Mapping) else ""
+    return (remedy_from(fix),) if fix else ()
 
 
 def _what(error: str, signal: str, facts: Mapping[str, Any]) -> tuple[str, str]:

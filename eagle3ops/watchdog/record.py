@@ -91,6 +91,8 @@ class Record:
     """Role -> log, of what was started."""
     incidents: dict[str, tuple[float, str, Mapping[str, Any]]] = field(default_factory=dict)
     """Those that were written down, by id: time, stage, data."""
+    done: dict[str, list[str]] = field(default_factory=dict)
+    """What the watchdog did, by incident."""
     logs: dict[str, LogEnd] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
@@ -111,10 +113,18 @@ class Record:
             self.verdicts[stage, name] = (event.ts, data.get("passed") is True, _text(data.get("reason")))
         elif event.kind == "process":
             self._take_process(event.ts, stage, data)
+        elif event.kind == "remedy":
+            self._take_remedy(data)
         elif event.kind == "incident":
             key = _text(data.get("id")) or str(event.seq)
             if key in self.incidents or len(self.incidents) < OWN:
                 self.incidents[key] = (event.ts, stage, data)
+
+    def _take_remedy(self, data: Mapping[str, Any]) -> None:
+        key, step, why = (_text(data.get(name)) for name in ("incident", "step", "why"))
+        if key and step and (key in self.done or len(self.done) < OWN):
+            self.done.setdefault(key, []).append(f"{step.replace('_', ' ')}: {why}")
+            del self.done[key][:-6]
 
     def _take_run(self, ts: float, data: Mapping[str, Any]) -> None:
         status = _text(data.get("status"))

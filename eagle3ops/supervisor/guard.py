@@ -1,0 +1,122 @@
+"""Who watches a stage of a run? `python -m eagle3ops.supervisor.guard RUN_DIR STAGE PID START`, below the supervisor.
+
+PID and START name the process that runs the stage. It leaves when that has ended. This is the one place at which the
+supervisor's room knows how watching is done.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from eagle3ops import locations
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.directory import RunDirectory
+from eagle3ops.runs.files import log_line
+from eagle3ops.runs.job import load_registry
+from eagle3ops.runs.processes import ProcessId, boot_id, identify
+from eagle3ops.spec.load import load_pipeline
+from eagle3ops.supervisor.warden import Warden
+from eagle3ops.watchdog.deadlines import Deadlines
+from eagle3ops.watchdog.guard import Guard
+from eagle3ops.watchdog.logs import Tails
+from eagle3ops.watchdog.probes import Prober
+from eagle3ops.watchdog.state import Subject
+from eagle3ops.watchdog.subject import RunFinder
+from eagle3ops.watchdog.watch import Watch
+
+QUIET_S = 60.0
+"""A stage that reported progress so recently shows by itself that its server works: it is not asked for a token."""
+
+
+def main() -> int:
+    """Watch the attempt named on the command line until it has ended."""
+    run, stage = RunDirectory(Path(sys.argv[1])), sys.argv[2]
+    attempt = ProcessId(int(sys.argv[3]), int(sys.argv[4]), boot_id())
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    try:
+        asyncio.run(_watch(run, stage, attempt))
+    except Eagle3opsError as error:
+        log_line(f"{stage}: {error}")
+        return error.exit_code
+    return 0
+
+
+async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
+    pipeline = load_pipeline(run.spec_file, load_registry().specs())
+    finder = AttemptFinder(RunFinder(run.path, stage), attempt)
+    deadlines = Deadlines.load(
+        locations.state_folder() / "deadlines.json", given=dict(pipeline.watchdog.deadlines), job=stage
+    )
+    with run.events() as events:
+        warden = Warden(run, stage, attempt, pipeline, events)
+        guard = Guard(
+            finder,
+            Watch(f"{run.run_id}, stage {stage}", deadlines=deadlines, expect="any"),
+            (lambda url: QuietProber(url, finder.quiet)) if pipeline.watchdog.probe else None,
+            Tails(()),
+            on_reading=warden.on_reading,
+            on_incident=warden.on_incident,
+            on_conviction=warden.on_conviction,
+            evidence=run.artifacts,
+            say=lambda words: log_line(f"{stage}: {words}"),
+        )
+        work = asyncio.ensure_future(guard.run())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+    deadlines.save()
+
+
+class AttemptFinder:
+    """The processes of one attempt at a stage; it is over when the process that runs the stage has ended."""
+
+    def __init__(self, find: RunFinder, attempt: ProcessId) -> None:
+        self._find = find
+        self._attempt = attempt
+        self._progress_at = time.monotonic()
+
+    def __call__(self) -> Subject:
+        """The attempt as it is now."""
+        return self._find()
+
+    def over(self) -> bool:
+        """Has it ended?"""
+        return identify(self._attempt.pid) != self._attempt
+
+    def progress(self) -> list[tuple[str, float]]:
+        """What the stage has reported since the last call."""
+        told = self._find.progress()
+        if told:
+            self._progress_at = time.monotonic()
+        return told
+
+    def quiet(self) -> bool:
+        """Has it reported no progress for a while?"""
+        return time.monotonic() - self._progress_at > QUIET_S
+
+
+class QuietProber(Prober):
+    """Asks for a token only while the stage itself reports no progress.
+
+    A request among those of a stage would change which of them are computed together, and so, by rounding, their
+    results; and a benchmark would count it.
+    """
+
+    def __init__(self, url: str, quiet: Callable[[], bool]) -> None:
+        super().__init__(url)
+        self._quiet = quiet
+
+    @property
+    def generates(self) -> bool:
+        """Is it to be asked for a token now?"""
+        return self._quiet() and super().generates
+
+
+if __name__ == "__main__":
+    sys.exit(main())
