@@ -6,6 +6,7 @@ a run asks in a process of its own, so that no log, however strange or large, ca
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -36,6 +37,7 @@ SURE = 0.5
 """How sure the root has to be, to be told unasked."""
 _MEMORY = 4 << 30
 _ANSWER = 1 << 20
+_WORDS = re.compile(r"[a-z0-9_]{2,}")
 
 
 def diagnose_run(
@@ -127,17 +129,11 @@ def root_of(run: RunDirectory, stage: str, said: str = "") -> dict[str, Any] | N
 
 def _better(root: Root, stage: str, said: str) -> bool:
     """Does the root say more than the stage itself?"""
-    text, known = _bare(root.text), _bare(said)
-    if not known:
+    text, known = set(_WORDS.findall(plain(root.text).lower())), set(_WORDS.findall(plain(said).lower()))
+    if len(text & known) * 2 < len(text):
         return True
-    if known in text or text in known:
-        # The same words; they say more only where a table knows what they mean.
-        return root.category != PYTHON.category and root.file != f"{stage}.log"
-    return True
-
-
-def _bare(text: str) -> str:
-    return " ".join(plain(text).split()).lower()
+    # The same words: they say more only where a table knows what another process meant by them.
+    return root.category != PYTHON.category and root.file != f"{stage}.log"
 
 
 def ask(

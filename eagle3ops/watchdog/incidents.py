@@ -60,7 +60,7 @@ def _written(record: Record, now: float) -> list[Incident]:
         if told is not None:
             mended = record.mended.get(told.stage, 0.0) > ts
             done = [f"what was done: {words}" for words in record.done.get(told.id, ())]
-            evidence = (*told.evidence, *map(Evidence, done))[-MOST:]
+            evidence = (*told.evidence[: MOST - len(done)], *map(Evidence, done))
             found.append(replace(told, over=told.over or mended, evidence=evidence))
     return found
 
@@ -140,6 +140,11 @@ def _what(error: str, signal: str, facts: Mapping[str, Any]) -> tuple[str, str]:
     if signal:
         kind = "killed" if signal == "SIGKILL" else "crashed"
         return kind, _SIGNALS.get(signal, f"{signal} ended it.") + " What it had finished is kept."
+    if facts.get("exit_code") == int(ExitCode.WATCHDOG):
+        return (
+            "stopped",
+            "It hung, and what the pipeline file allows to do about that was done. What it had finished is kept.",
+        )
     if facts.get("exit_code") == int(ExitCode.REFUSED):
         return "refused", "It was not started, as it does not fit; nothing is lost."
     return "failed", "What the stage had finished is kept; the run can be taken up again once the cause is mended."

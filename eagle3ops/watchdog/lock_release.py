@@ -8,6 +8,7 @@ stale: it ends with its holder, and its file may lie there for good; such a file
 import contextlib
 import errno
 import os
+import re
 import stat
 import time
 from collections.abc import Sequence
@@ -22,6 +23,10 @@ LEAST_AGE_S = 600.0
 """A lock younger than this may belong to a build that goes on on another machine or in another container."""
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "fuse.sshfs", "glusterfs", "ceph", "9p", "beegfs"})
 _MOST = 256 << 10
+_BUILDS = re.compile(
+    r"python|pt_|ray|sglang|vllm|torchrun|ninja|make|cmake|nvcc|cicc|ptxas|cudafe|fatbin|hipcc|clang|gcc|g\+\+|c\+\+|cc1|ld"
+)
+"""Programs that make such locks, or build for those that do. Others that hide themselves (ssh-agent, init) do neither."""
 
 
 class Lock(Protocol):
@@ -126,7 +131,7 @@ def _move(path: Path, into: Path) -> Path:
 def _user_of(path: Path, status: os.stat_result, waiting: frozenset[int]) -> str:
     """Who has the lock open, or works in its folder; empty when nobody of those that could have made it does.
 
-    A process that may not be looked into counts as one, if it runs as the lock's owner.
+    A process that may not be looked into counts as one if it runs as the lock's owner and a program like it builds.
     """
     folder = os.fsencode(os.path.realpath(path.parent))
     for name in os.listdir("/proc"):
@@ -140,7 +145,7 @@ def _user_of(path: Path, status: os.stat_result, waiting: frozenset[int]) -> str
         except FileNotFoundError:
             continue
         except PermissionError:
-            if owner == status.st_uid and not _ended(name):
+            if owner == status.st_uid and _BUILDS.match(_program(name)):
                 return f"process {name} may have it open and cannot be looked into"
             continue
         except OSError:
@@ -158,10 +163,10 @@ def _user_of(path: Path, status: os.stat_result, waiting: frozenset[int]) -> str
     return ""
 
 
-def _ended(name: str) -> bool:
-    with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-        return file.read(4096).rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    return True
+def _program(name: str) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{name}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read(64)
+    return ""
 
 
 def _command_line(name: str) -> bytes:

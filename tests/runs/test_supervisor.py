@@ -172,6 +172,9 @@ def test_a_failing_stage_says_why_in_one_line(toy: Toy, mode: str, words: str) -
     assert run.returncode == 1
     assert words in run.stderr
     assert "Traceback" not in run.stderr
+    # It has said it all: no root cause is looked up in its log and told again.
+    assert "cause:" not in run.stderr
+    assert "root" not in toy.last().state()["stages"]["use"]
     assert toy.last().state()["stages"]["end"]["status"] == "waiting"
     assert words in toy.last().state()["cause"]
 

@@ -15,6 +15,21 @@ from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
 from eagle3ops.runs.processes import identify
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
 
+ENGINE_LOG = """\
+[2026-11-30 08:00:01] server_args=ServerArgs(model_path='x', tp_size=1)
+[2026-11-30 08:00:02 TP0] Load weight begin. avail mem=3.10 GB
+[2026-11-30 08:00:05 TP0] Scheduler hit an exception: Traceback (most recent call last):
+  File "/venv/lib/python3.12/site-packages/sglang/srt/managers/scheduler.py", line 2622, in run_scheduler_process
+    scheduler = Scheduler(server_args, port_args, gpu_id, tp_rank, dp_rank)
+  File "/venv/lib/python3.12/site-packages/torch/utils/_device.py", line 103, in __torch_function__
+    return func(*args, **kwargs)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of \
+which 1.06 GiB is free.
+
+[2026-11-30 08:00:05] Received sigquit from a child process. It usually means the child failed.
+"""
+"""What an engine says whose GPU is too small."""
+
 
 class MakeSpec(StageSpec):
     parts: int = 4
@@ -57,7 +72,19 @@ class Make(Job):
 
 class UseSpec(StageSpec):
     mode: Literal[
-        "plain", "raise", "explain", "hang", "child", "hog", "full", "runaways", "orphans", "secret", "heirs"
+        "plain",
+        "raise",
+        "explain",
+        "hang",
+        "child",
+        "hog",
+        "full",
+        "runaways",
+        "orphans",
+        "secret",
+        "heirs",
+        "stopped",
+        "engine",
     ] = "plain"
 
     passed: bool = True
@@ -120,6 +147,16 @@ class Use(Job):
             ctx.artifact(ctx.out / "joined", note=f"Authorization: Bearer {canary}")
             ctx.verdict("login", True, f"password='canary-word' token {canary}", {"api_key": "canary-key", "n": 1})
             raise ConnectionError(f"401 for {canary} at https://ann:canary-password@hub.example/x")
+        if spec.mode == "stopped" and not (ctx.run_dir / "mended").exists():
+            program = "import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP); time.sleep(3600)"
+            async with ctx.spawn([sys.executable, "-c", program], role="child") as process:
+                (ctx.run_dir / "child.pid").write_text(str(process.pid))
+                await process.wait()
+        if spec.mode == "engine":
+            program = f"import sys; sys.stderr.write({ENGINE_LOG!r}); sys.exit(1)"
+            async with ctx.spawn([sys.executable, "-c", program], role="engine-serve") as process:
+                await process.wait()
+            raise Eagle3opsError("the server ended with exit code 1 before it was ready", remedy="see its log")
         if spec.mode == "child":
             program = "import sys, time; print('child', flush=True); time.sleep(3600)"
             async with ctx.spawn([sys.executable, "-c", program], role="child") as process:

@@ -24,6 +24,8 @@ class Toy:
 
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    """For the command, beside the usual ones."""
 
     @property
     def root(self) -> Path:
@@ -37,6 +39,7 @@ class Toy:
             "EAGLE3OPS_ROOT": str(self.root),
             "EAGLE3OPS_CACHE": str(self.folder / "cache"),
             "PYTHONPATH": os.pathsep.join([str(self.folder), str(Path(__file__).parent), *PYTHONPATH]),
+            **self.variables,
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
