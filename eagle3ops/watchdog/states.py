@@ -21,8 +21,8 @@ class StateKind:
     """What can be done, for people."""
     bisect: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By engine: environment (`NAME=value`) and flags that leave out one part after another."""
-    accuse_s: float = 0.0
-    """So long must counters look like it before it is said."""
+    accuse_s: float | None = None
+    """So long must counters look like it before it accuses; None: it never does."""
     convict_s: float | None = None
     """So long must it stand to be a fact by itself; None: it takes a probe, a deadline or another's fact."""
 
@@ -44,7 +44,7 @@ def _load() -> tuple[dict[str, StateKind], Mapping[str, Any]]:
             explanation=one["explanation"],
             remedies=tuple(one.get("remedies", ())),
             bisect={engine: tuple(flags) for engine, flags in one.get("bisect", {}).items()},
-            accuse_s=float(one.get("accuse_s", 0)),
+            accuse_s=float(one["accuse_s"]) if "accuse_s" in one else None,
             convict_s=float(one["convict_s"]) if "convict_s" in one else None,
         )
         for kind, named in tables.items()
