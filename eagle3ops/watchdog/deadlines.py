@@ -62,9 +62,7 @@ class Deadlines:
         self._changed = False
 
     @classmethod
-    def load(
-        cls, path: Path, *, given: Mapping[str, float] | None = None, scale: float = 1.0, job: str = ""
-    ) -> Self:
+    def load(cls, path: Path, *, given: Mapping[str, float] | None = None, scale: float = 1.0, job: str = "") -> Self:
         """With what was learnt before; a file that is missing or damaged is as good as none."""
         return cls(given, scale=scale, job=job, learnt=read_learnt(path), path=path)
 

@@ -1,14 +1,11 @@
 """What may be wrong with a subject's GPUs, or on them?"""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from eagle3ops.watchdog.gpu_signals import Gpu
 from eagle3ops.watchdog.state import Signal
 from eagle3ops.watchdog.states import XID_S
-
-if TYPE_CHECKING:
-    from eagle3ops.watchdog.rules import Finding, View
+from eagle3ops.watchdog.view import Finding, View
 
 _SPIN_S = 20.0
 _THROTTLED_S = 60.0
@@ -17,10 +14,8 @@ _SAME_SIZE = 4.0
 """Ranks of one job use memory alike; a GPU with much less on it is none of its own."""
 
 
-def gpu_faults(view: "View") -> "Iterator[Finding]":
+def gpu_faults(view: View) -> Iterator[Finding]:
     """Lost, in error, spinning; and what hinders: a slow rank, somebody else, heat."""
-    from eagle3ops.watchdog.rules import Finding
-
     gpus = view.window.gpus
     for gpu in gpus.broken():
         words = f"GPU {gpu.index}: {gpu.state} for {view.ago(gpu.state_since):.0f} s"
@@ -41,9 +36,7 @@ def gpu_faults(view: "View") -> "Iterator[Finding]":
             break
 
 
-def _waiting(view: "View") -> "Iterator[Finding]":
-    from eagle3ops.watchdog.rules import Finding
-
+def _waiting(view: View) -> Iterator[Finding]:
     gpus = view.window.gpus
     busy = [gpu for gpu in gpus.used() if (gpu.mean("util", 10.0) or 0.0) >= 50.0 and gpu.span() >= 5.0]
     own_rest = view.asked.idle(view.now) or (
@@ -74,10 +67,8 @@ def _waiting(view: "View") -> "Iterator[Finding]":
         yield Finding("spin", tuple(signals), suspects)
 
 
-def _uneven(view: "View") -> "Iterator[Finding]":
+def _uneven(view: View) -> Iterator[Finding]:
     """The fast ranks wait half of the time for one that hardly uses its GPU."""
-    from eagle3ops.watchdog.rules import Finding
-
     gpus = view.window.gpus
     used = [gpu for gpu in gpus.used() if gpu.span() >= 55.0]
     if len(used) < 2 or not gpus.certain:
@@ -99,7 +90,7 @@ def _alike(one: Gpu, other: Gpu) -> bool:
     return mine is not None and its is not None and its / _SAME_SIZE <= mine <= its * _SAME_SIZE
 
 
-def _quiet_ranks(view: "View") -> tuple[int, ...]:
+def _quiet_ranks(view: View) -> tuple[int, ...]:
     """Of processes with one parent, those that rest while others burn a core."""
     families: dict[int | None, list[tuple[int, float]]] = {}
     for track in view.window.living():
@@ -113,10 +104,12 @@ def _quiet_ranks(view: "View") -> tuple[int, ...]:
     return tuple(sorted(quiet))[:64]
 
 
-def _works(view: "View", pids: tuple[int, ...]) -> bool:
+def _works(view: View, pids: tuple[int, ...]) -> bool:
     """The ranks that keep the others waiting do something: they are slow, not lost."""
     for pid in pids:
         rates = view.window.of(pid, _SPIN_S)
-        if rates is not None and (rates.cpu >= _IDLE_RANK_PERCENT or (rates.written or 0.0) + (rates.read or 0.0) > 1e6):
+        if rates is None:
+            continue
+        if rates.cpu >= _IDLE_RANK_PERCENT or (rates.written or 0.0) + (rates.read or 0.0) > 1e6:
             return True
     return False

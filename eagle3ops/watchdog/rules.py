@@ -4,144 +4,20 @@ Nothing here convicts but facts that need no interpretation; how long something 
 and what a probe or a deadline makes of it in `watch`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
-from eagle3ops.watchdog.asked import Asked
 from eagle3ops.watchdog.gpu_rules import gpu_faults
-from eagle3ops.watchdog.phases import PHASES, STARTING, PhaseReader
-from eagle3ops.watchdog.signals import Rates, Track, Window
+from eagle3ops.watchdog.phases import PHASES
+from eagle3ops.watchdog.signals import Track
 from eagle3ops.watchdog.state import Signal
 from eagle3ops.watchdog.values import mapping, number
+from eagle3ops.watchdog.view import GREW_BYTES, STILL_BYTES_S, Finding, View
 from eagle3ops.words import human_bytes
 
-STILL_PERCENT = 1.0
-"""Of a core over all processes: less is nothing."""
-STILL_BYTES_S = 256e3
-MOVING_BYTES_S = 1e6
-IMPORT_BYTES_S = 20e3
 GOOD_LOAD_S = 50e6
-_GREW_BYTES = 64 << 20
 _FULL_BYTES = 16 << 20
 _BATON = (8.0, 12.5)
 """Wake-ups a second of torch's `FileBaton.wait` and its like, that look ten times a second."""
-_WORKS = frozenset({"training", "checkpointing", "extracting", "generating", "working"})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that the signals may mean."""
-
-    state: str
-    signals: tuple[Signal, ...] = ()
-    suspects: tuple[int, ...] = ()
-    since: float | None = None
-    """When it began, where that is known; else when it was first found."""
-    convicts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Something that somebody else found."""
-
-    words: str
-    at: float
-    convicts: bool = True
-
-
-@dataclass(slots=True, kw_only=True)
-class View:
-    """All that is known at one moment."""
-
-    now: float
-    window: Window
-    reader: PhaseReader
-    asked: Asked
-    phase: str
-    """The phase by its own words, or as far as one was told; empty for none."""
-    expect: str
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-    short: Rates | None = None
-    """What it did over the last 10 s."""
-    long: Rates | None = None
-    """Over the last 30 s."""
-
-    @property
-    def ago(self) -> Callable[[float], float]:
-        """Seconds since a moment, without those in which nobody looked."""
-        return lambda since: self.window.elapsed(since, self.now)
-
-    @property
-    def compiling(self) -> bool:
-        """A compiler has run for it within the last half minute."""
-        at = self.window.compiled_at
-        return at is not None and self.now - at <= 30.0
-
-    @property
-    def still(self) -> bool:
-        """Nothing moves: no CPU, no bytes, no GPU, no compiler."""
-        rates = self.short
-        if rates is None or rates.seconds < 8.0 or self.compiling:
-            return False
-        util = self.window.gpus.util(10.0)
-        return (
-            rates.cpu < STILL_PERCENT
-            and (rates.read or 0.0) < STILL_BYTES_S
-            and (rates.written or 0.0) < STILL_BYTES_S
-            and (util is None or util <= 2.0)
-            and self.window.gpus.grew(20.0) < _GREW_BYTES
-        )
-
-    @property
-    def bytes_s(self) -> float:
-        """Bytes that come in by any way: read, or into the GPUs' memory."""
-        rates = self.long or self.short
-        read = 0.0 if rates is None else rates.read or 0.0
-        seconds = 30.0
-        return max(read, self.window.gpus.grew(seconds) / seconds, self.window.gpus.received(10.0))
-
-    @property
-    def moving(self) -> bool:
-        """Something shows that this phase goes on, other than the time that it burns."""
-        rates = self.long or self.short
-        if self.window.gpus.grew(60.0) >= _GREW_BYTES or self.compiling:
-            return True
-        if rates is None:
-            return False
-        if self.phase in ("compiling", "working") and rates.cpu >= 20.0:
-            return True
-        if self.phase in _WORKS and self.working_gpus:
-            return True
-        return self.bytes_s >= (IMPORT_BYTES_S if self.phase == "importing" else MOVING_BYTES_S)
-
-    @property
-    def working_gpus(self) -> bool:
-        """Its GPUs do more than wait."""
-        gpus = self.window.gpus
-        return (gpus.util(10.0) or 0.0) >= 5.0 and not gpus.spinning(10.0)
-
-    @property
-    def spins(self) -> bool:
-        """It burns a core and does nothing that shows."""
-        rates = self.short
-        if rates is None or rates.cpu < 80.0 or (rates.read or 0.0) > STILL_BYTES_S or self.working_gpus:
-            return False
-        return rates.wakeups is None or rates.wakeups < 50.0
-
-    @property
-    def expected(self) -> bool:
-        """Something ought to move."""
-        if self.phase in STARTING:
-            return self.phase != "starting" or self.expect != "any"
-        if self.phase in _WORKS or (not self.phase and self.expect == "work"):
-            return True
-        return self.asked.missed > 0 or self.asked.stuck(self.now, self.window.elapsed)
-
-    def overcome(self, at: float) -> bool:
-        """Work was done after that: the question that decides was answered, or its log tells of it."""
-        told = self.reader.progress_at
-        answered = self.asked.ok_at.get("generate")
-        return (told is not None and told > at + 5.0) or (answered is not None and answered > at + 5.0)
 
 
 def faults(view: View) -> Iterator[Finding]:
@@ -218,7 +94,7 @@ def _space(view: View) -> Iterator[Finding]:
         total, free, inodes = (number(facts.get(name)) for name in ("total", "free", "inodes_free"))
         full = bool(total) and free is not None and free < min(_FULL_BYTES, 0.02 * (total or 0.0))
         if full or (inodes == 0 and number(facts.get("inodes"))):
-            words = f"{str(path)[:200]} has {human_bytes(free or 0)} left" if full else f"{str(path)[:200]}: no inodes left"
+            words = f"{str(path)[:200]}: {human_bytes(free or 0) if full else 'no inode'} left"
             yield Finding("disk_full", (Signal("disk_free", words, free),))
 
 
@@ -293,7 +169,7 @@ def healthy(view: View) -> Finding:
         return Finding("stopping")
     if gpu is not None and gpu >= 3.0:
         return Finding("serving" if view.expect == "server" else "working")
-    if view.bytes_s >= 20e6 and view.window.gpus.grew(30.0) < _GREW_BYTES * 100:
+    if view.bytes_s >= 20e6 and view.window.gpus.grew(30.0) < GREW_BYTES * 100:
         return Finding("loading")
     if rates is not None and rates.cpu >= 5.0:
         busy_poll = view.expect == "server" and gpu is not None and bool(view.window.gpus.all)

@@ -36,7 +36,10 @@ FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("wait", r"^do_wait|^kernel_wait|^do_wait_"),
         ("stop", r"^do_signal_stop|^ptrace_stop|^do_notify_parent"),
         ("lock", r"flock|locks_lock|^posix_lock|fcntl_setlk"),
-        ("disk", r"^folio_|^wait_on_page|^io_schedule|^nfs|^rpc_|^jbd2|^xfs_|^ext4_|^fuse|request_wait|^blk_|^ceph|^cv_wait"),
+        (
+            "disk",
+            r"^folio_|^wait_on_page|^io_sched|^nfs|^rpc_|^jbd2|^xfs_|^ext4_|^fuse|request_wait|^blk_|^ceph|^cv_wait",
+        ),
         ("socket", r"^inet_|^sk_|^unix_|^wait_woken|^tcp_|^skb_|^__skb_"),
     )
 )
@@ -167,7 +170,8 @@ class Window:
         self.first_at = at if self.first_at is None else self.first_at
         self.members = members
         self.host = mapping(sample.get("host")) or self.host
-        self._processes(entries(sample.get("procs")), members, at, known=isinstance(sample.get("procs"), list))
+        if isinstance(sample.get("procs"), list):
+            self._processes(entries(sample["procs"]), members, at)
         self.gpus.take(entries(sample.get("gpu")), entries(sample.get("xids")), members, at)
         ooms = number(mapping(self.host.get("cgroup")).get("oom_kills"))
         if ooms is not None:
@@ -287,9 +291,7 @@ class Window:
             track.still_since = max(track.still_since, at)
         self.gpus.forget()
 
-    def _processes(self, found: Iterable[Mapping[str, Any]], members: frozenset[int], at: float, *, known: bool) -> None:
-        if not known:
-            return
+    def _processes(self, found: Iterable[Mapping[str, Any]], members: frozenset[int], at: float) -> None:
         for entry in found:
             pid = number(entry.get("pid"))
             if pid is None or int(pid) not in members or len(self.tracks) >= MOST_PROCESSES:
