@@ -163,8 +163,9 @@ def healthy(view: View) -> Finding:
         return Finding("serving" if recent or cpu or view.asked.busy(view.now) else "idle")
     if view.compiling and rates is not None and rates.cpu >= 20.0:
         return Finding("compiling")
+    fetches = (rates is not None and (rates.read or 0.0) >= 20e6) or view.window.gpus.grew(30.0) >= GREW_BYTES
     if name == "starting":
-        return Finding("starting")
+        return Finding("loading" if fetches and view.reader.spoke_at is None else "starting")
     gone = view.window.gone_at
     ending = gone is not None and view.now - gone <= 15.0
     ending |= any(track.state == "Z" and _mattered(track) for track in view.window.tracks.values())
@@ -172,7 +173,7 @@ def healthy(view: View) -> Finding:
         return Finding("stopping")
     if gpu is not None and gpu >= 3.0:
         return Finding("serving" if view.expect == "server" else "working")
-    if (rates is not None and (rates.read or 0.0) >= 20e6) or view.window.gpus.grew(30.0) >= GREW_BYTES:
+    if fetches:
         return Finding("loading")
     if rates is not None and rates.cpu >= 5.0:
         # A scheduler that polls burns a core whatever it does; only its GPU shows work.

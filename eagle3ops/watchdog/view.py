@@ -116,7 +116,13 @@ class View:
     def spins(self) -> bool:
         """It burns a core and does nothing that shows."""
         rates = self.short
-        if rates is None or rates.cpu < 80.0 or (rates.read or 0.0) > STILL_BYTES_S or self.working_gpus:
+        if (
+            rates is None
+            or self.compiling
+            or rates.cpu < 80.0
+            or (rates.read or 0.0) > STILL_BYTES_S
+            or self.working_gpus
+        ):
             return False
         return rates.wakeups is None or rates.wakeups < 50.0
 

@@ -31,6 +31,8 @@ _PATIENT = frozenset({"starting", "importing", "loading", "allocating", "compili
 """Phases of a start in which movement counts; the others may move for ever without getting anywhere."""
 _STAGES = {"generate": "generating", "extract": "extracting", "train": "training", "checkpoint": "checkpointing"}
 _LEAST_S = 5.0
+_BETWEEN_STEPS = frozenset({"deadlock", "spin", "stale_lock", "disk_wait"})
+"""What looks like these between two steps of work is none of them."""
 
 
 class Watch:
@@ -163,8 +165,11 @@ class Watch:
         found = list(faults(view))
         names = {one.state for one in found}
         self._stands = {state: since for state, since in self._stands.items() if state in names}
+        worked = self.reader.progress_at
         for one in found:
-            self._stands.setdefault(one.state, view.now)
+            since = self._stands.setdefault(one.state, view.now)
+            if one.state in _BETWEEN_STEPS and worked is not None and since < worked <= view.now:
+                self._stands[one.state] = worked
         wrong = [one for one in found if STATES[one.state].kind == "fault"]
         stood = {one.state: view.ago(self._since(one)) for one in found}
         hard = any(stood[one.state] >= _LEAST_S for one in wrong if STATES[one.state].convict_s is not None)

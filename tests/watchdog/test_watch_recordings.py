@@ -72,9 +72,8 @@ def members(sample: dict[str, Any], label: str) -> frozenset[int]:
 
 def read_log(path: Path) -> list[tuple[float, str]]:
     """The lines of a log with the time (seconds since 1970) of the last stamp before each."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
     at, found = 0.0, []
-    with opened as file:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         for line in file:
             stamp = _STAMP.search(line)
             if stamp and stamp[1]:
