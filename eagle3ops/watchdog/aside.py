@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Aside(Generic[T]):
                 loop.call_soon_threadsafe(_settle, order, result, error)
 
 
-def _settle(order: "asyncio.Future[T]", result: T, error: BaseException | None) -> None:
+def _settle(order: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     if order.done():
         return
     if error is None:

@@ -80,7 +80,8 @@ def listener(where: Address) -> int:
         raise RequestError(
             f"a process listens at {where.url}, but not one of yours", remedy="run it as that user, or as root"
         )
-    return min(pids, key=_age)
+    oldest: int = min(pids, key=_age)
+    return oldest
 
 
 def listening_ports(pid: int) -> dict[int, str]:
