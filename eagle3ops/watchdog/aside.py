@@ -29,11 +29,13 @@ class Aside(Generic[T]):
     Args:
         work: what may hang.
         name: for people, and for the thread.
+        at_end: called in the same thread when it ends after `close`.
     """
 
-    def __init__(self, work: Callable[[], T], name: str) -> None:
+    def __init__(self, work: Callable[[], T], name: str, *, at_end: Callable[[], None] | None = None) -> None:
         self._work = work
         self._name = name
+        self._at_end = at_end
         self._orders: queue.SimpleQueue[asyncio.Future[T] | None] = queue.SimpleQueue()
         self._pending: asyncio.Future[T] | None = None
         self._asked_at = 0.0
@@ -73,6 +75,8 @@ class Aside(Generic[T]):
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_settle, order, result, error)
+        if self._at_end is not None:
+            self._at_end()
 
 
 def _settle(order: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
