@@ -138,6 +138,8 @@ class Escalation:
     ) -> None:
         async with self._order:
             await self._gather(incident, reading, sample, subject, intrusive=False, into="accused")
+            if not incident.convicted and incident is self.open:
+                self._tell(incident, subject)
 
     async def _convict(
         self, incident: _Open, reading: Reading, sample: Mapping[str, Any] | None, subject: Subject

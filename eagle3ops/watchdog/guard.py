@@ -72,7 +72,7 @@ class Guard:
             whether the subject has ended (by default: none of its processes lives), `progress()` what the work
             reported.
         watch: who judges (`watch.Watch`).
-        prober: questions to its server, or None.
+        prober: questions to its server, or None; or a function that makes one, once the subject has a URL.
         tails: its logs; those that the subject names are added.
         on_reading: called with every judgement, once a second; it should take no time.
         evidence: folder in which each incident gets one of its own.
@@ -90,7 +90,7 @@ class Guard:
         self,
         find: Callable[[], Subject],
         watch: Watching,
-        prober: Prober | None,
+        prober: Prober | Callable[[str], Prober] | None,
         tails: Tails,
         *,
         on_reading: Callable[[Reading], object],
@@ -112,7 +112,9 @@ class Guard:
         self.ended = False
         """The subject has ended; else it was left because time was up."""
         self._find = find
-        self._rounds = None if prober is None else Rounds(prober)
+        self._rounds = Rounds(prober) if isinstance(prober, Prober) else None
+        self._prober = None if isinstance(prober, Prober) else prober
+        self._asked_url = ""
         self._on_reading = on_reading
         self._given_samples = samples
         self._until = until
@@ -187,6 +189,9 @@ class Guard:
         if self.subject is None:
             return
         self._give_samples(self.subject)
+        if self._prober is not None and self.subject.url is not None and self.subject.url != self._asked_url:
+            # A server that is started again may listen somewhere else.
+            await self._ask_there(self.subject.url)
         if self._rounds is not None and not self.ended:
             self._try("the probes", self._probe)
         reading = self._judge()
@@ -195,6 +200,17 @@ class Guard:
         self.reading = reading
         self._try("the report", self._on_reading, reading)
         self._try("the evidence", self._escalation.take, reading, self._sample, self.subject)
+
+    async def _ask_there(self, url: str) -> None:
+        assert self._prober is not None
+        self._asked_url = url
+        if self._rounds is not None:
+            await self._rounds.close()
+            self._rounds = None
+        try:
+            self._rounds = Rounds(self._prober(url))
+        except Exception as error:  # noqa: BLE001  (it is watched without questions)
+            self._trouble("the probes", error)
 
     def _probe(self) -> None:
         assert self._rounds is not None

@@ -7,6 +7,7 @@ in an uninterruptible call: call it aside (see `aside`), never in an event loop.
 
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from eagle3ops.watchdog.state import Subject
 
 MAX_LOGS = 32
 _RANK = re.compile(rb"(?:^|\0)(?:RANK)=(\d{1,6})(?=\0|$)")
+_URL_EVERY_S = 5.0
 _ENVIRON_BYTES = 1 << 20
 _DEFAULT_PORTS = {"sglang": "30000", "vllm": "8000"}
 
@@ -85,7 +87,7 @@ class PidFinder:
         self.root = root
         self.name = name or f"pid {root.pid} ({program_of(root.pid)})"
         self._url = url
-        self._looked_for_url: frozenset[ProcessId] = frozenset()
+        self._looked_for_url = float("-inf")
         self._known: set[ProcessId] = {root}
         self._over = False
 
@@ -96,9 +98,10 @@ class PidFinder:
         self._known = members
         alive = tuple(sorted(members, key=lambda member: (member.start, member.pid)))
         self._over = all(table[member.pid].state in "ZX" for member in alive)
-        if self._url is None and (fresh := frozenset(alive)) != self._looked_for_url:
-            # Asked again only when a process has come or gone: it means reading all their descriptors.
-            self._looked_for_url = fresh
+        now = time.monotonic()
+        if self._url is None and now - self._looked_for_url >= _URL_EVERY_S:
+            # Not at every look: it means reading all their descriptors.
+            self._looked_for_url = now
             self._url = served_at(alive)
         return Subject(
             name=self.name,
