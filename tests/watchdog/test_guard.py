@@ -113,7 +113,10 @@ async def test_time_is_up(sleeper: Any, tmp_path: Path) -> None:
     assert not guard.ended
 
 
-async def test_a_server_that_stops_answering(start_engine: Any, tmp_path: Path) -> None:
+async def test_a_server_that_stops_answering(
+    start_engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eagle3ops.watchdog.probes.COUNTERS_S", 0.3)
     engine = start_engine()
 
     def says(judge: Judge) -> tuple[str, Standing]:
@@ -131,7 +134,7 @@ async def test_a_server_that_stops_answering(start_engine: Any, tmp_path: Path) 
         decided.append((reading, dossier))
         engine.end()
 
-    guard, readings = _guard(
+    guard, _ = _guard(
         UrlFinder(engine.url),
         judge,
         tmp_path,
