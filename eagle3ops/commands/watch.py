@@ -210,10 +210,12 @@ class _Report:
         key = (reading.state, reading.standing.value, reading.phase)
         if key == self._last:
             return
-        self._last = key
+        first, self._last = not self._last, key
         if self.json:
             self._write({"type": "reading", "t": round(time.time(), 3), **reading.as_json()})
             return
+        if first and reading.standing is Standing.UNKNOWN:
+            return  # nothing has been seen yet, which goes without saying
         since = human_seconds(max(0.0, reading.at - reading.since))
         phase = f" ({reading.phase})" if reading.phase and reading.phase != reading.state else ""
         left = ""

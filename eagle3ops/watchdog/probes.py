@@ -139,6 +139,7 @@ class Prober:
                     facts |= parse_load(_json(body))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             if not facts:
+                self.counted = {}
                 return self._probe("counters", began, None, f"/metrics: {_reason(error)}")
         now = self._clock()
         before = self.counted.get("forward_passes")
