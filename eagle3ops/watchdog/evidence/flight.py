@@ -136,12 +136,14 @@ def match(records: Mapping[int, Sequence[GroupRecord]]) -> list[Verdict]:
 def _judge(name: str, members: Mapping[int, GroupRecord]) -> Verdict | None:
     expected = {rank for one in members.values() for rank in one.ranks}
     silent = tuple(sorted(expected - set(members)))[:MOST_RANKS]
+    # Of a job on many hosts most ranks write elsewhere: that they are not here says nothing about them.
+    absent = silent if 2 * len(silent) <= len(expected) else ()
     most = max(one.enqueued for one in members.values())
     behind = tuple(sorted(rank for rank, one in members.items() if one.enqueued < most))
     first = min(one.completed for one in members.values()) + 1
     if not behind and first > most and not silent:
         return None
-    missing = f"; {_who(silent)} left no record" if silent else ""
+    missing = f"; {_who(silent)} left no record here" if silent else ""
     # A difference of what they do is the cause of any lag after it.
     for number in range(max(0, first), min(most, first + 1000) + 1):
         here = {rank: one.collectives[number] for rank, one in members.items() if number in one.collectives}
@@ -164,9 +166,9 @@ def _judge(name: str, members: Mapping[int, GroupRecord]) -> Verdict | None:
             silent=silent,
         )
     if first > most:
-        return Verdict(group=name, words=f"all that is recorded was completed{missing}", blamed=silent, silent=silent)
+        return Verdict(group=name, words=f"all that is recorded was completed{missing}", blamed=absent, silent=silent)
     if silent:
-        return Verdict(group=name, words=f"{what} is not completed{missing}", blamed=silent, silent=silent)
+        return Verdict(group=name, words=f"{what} is not completed{missing}", blamed=absent, silent=silent)
     states = sorted({one.collectives[most].state for one in members.values() if most in one.collectives})
     return Verdict(
         group=name,

@@ -17,12 +17,13 @@ _LONGEST = 400
 _THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]{1,16}|[0-9]{1,20})(?:/\S{1,40})? \(([a-z+ ]{1,40})\)(?:: "(.*)")?')
 _FRAME = re.compile(r"(?P<function>.+?) \((?P<file>[^()]*(?:\([^()]*\)[^()]*)*?)(?::(?P<line>[0-9]{1,9}))?\)")
 
-WAITS = re.compile(
-    r"(?:^|\.)_?(?:all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|all_?to_?all|reduce|gather|scatter|monitored_barrier"
-    r"|synchronize|rendezvous|recv|send|batch_isend_irecv|destroy_process_group|init_process_group|wait)"
-    r"(?:_\w+)?$",
-    re.IGNORECASE,
+_COLLECTIVES = (
+    r"all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|all_?to_?all|reduce|gather|scatter|monitored_barrier"
+    r"|rendezvous|batch_isend_irecv|destroy_process_group|init_process_group"
 )
+COLLECTIVES = re.compile(rf"(?:^|\.)_?(?:{_COLLECTIVES})(?:_\w+)?$", re.IGNORECASE)
+"""Functions in which the ranks of a job meet."""
+WAITS = re.compile(rf"(?:^|\.)_?(?:{_COLLECTIVES}|synchronize|recv|send|wait)(?:_\w+)?$", re.IGNORECASE)
 """Functions in which a process waits for its peers, or for the GPU that waits for them."""
 
 
@@ -90,8 +91,11 @@ class Cluster:
     @property
     def place(self) -> str:
         """The frame that says most: the innermost one in which peers are waited for, else the innermost of all."""
-        waits = (frame for frame in self.frames[:8] if WAITS.search(frame.function))
-        return str(next(waits, self.frames[0])) if self.frames else "?"
+        for telling in (COLLECTIVES, WAITS):
+            for frame in self.frames[:8]:
+                if telling.search(frame.function):
+                    return str(frame)
+        return str(self.frames[0]) if self.frames else "?"
 
     @property
     def waits(self) -> bool:
@@ -139,7 +143,12 @@ def _error(text: str) -> str:
     at = next((number for number, line in enumerate(lines) if line.startswith("Error:")), None)
     if at is None:
         return ""
-    causes = [re.sub(r"^[0-9]+: ", "", line) for line in lines[at + 2 : at + 12] if re.match(r"[0-9]+: ", line)]
+    causes = []
+    for line in lines[at + 1 : at + 12]:
+        if line.startswith("Stack backtrace"):
+            break
+        if re.match(r"[0-9]+: ", line):
+            causes.append(re.sub(r"^[0-9]+: ", "", line))
     return "; ".join(dict.fromkeys([lines[at].removeprefix("Error:").strip(), *causes]))[:_LONGEST]
 
 
@@ -238,7 +247,7 @@ def describe(clusters: Sequence[Cluster], names: Mapping[int, str], *, twice: bo
         if len(peers) == 1:
             one = peers[0]
             how = _how(one, twice)
-            who = f"all {count} processes of {kind or 'the same kind'}" if count > 1 else names.get(one.pids[0], "?")
+            who = f"all {count} processes of {kind or 'the same kind'}" if count > 1 else _names(one.pids, names)
             found.append(f"{who} {how} {one.place}")
             continue
         parts = []
@@ -257,7 +266,8 @@ def _how(one: Cluster, twice: bool) -> str:
     # Seen once, it is not known whether a process moves.
     if not twice:
         return "in"
-    return "stand in" if len(one.standing) == len(one.pids) > 1 else "stands in" if one.standing == one.pids else "move through"
+    standing, several = len(one.standing) == len(one.pids), len(one.pids) > 1
+    return ("stand in" if several else "stands in") if standing else ("move through" if several else "moves through")
 
 
 def _names(pids: Sequence[int], names: Mapping[int, str]) -> str:
