@@ -133,7 +133,7 @@ def parse_shm(text: str, living: set[int]) -> list[dict[str, Any]]:
                     "bytes": int(words[3]),
                     "attached": attached,
                     "creator": creator,
-                    "dead": attached == 0 and creator not in living,
+                    "dead": attached == 0 and creator > 0 and creator not in living,
                 }
             )
     return found
@@ -199,6 +199,12 @@ def parse_kmsg(record: bytes) -> str | None:
     return f"[{seconds:.6f}] {text.split(bytes([10]), 1)[0].decode('utf-8', 'replace')[:1000]}"
 
 
-def kernel_findings(lines: Sequence[str]) -> list[Evidence]:
-    """Those messages of the kernel that explain a failure; the newest ones."""
-    return [Evidence(f"the kernel says: {line}") for line in lines if _TELLING.search(line)][-4:]
+def kernel_findings(lines: Sequence[str], since_s: float = 0.0) -> list[Evidence]:
+    """Those messages of the kernel that explain a failure; the newest ones, not older than `since_s` after boot."""
+    found = []
+    for line in lines:
+        seconds, _, _ = line.removeprefix("[").partition("]")
+        with contextlib.suppress(ValueError):
+            if _TELLING.search(line) and float(seconds) >= since_s:
+                found.append(Evidence(f"the kernel says: {line}"))
+    return found[-4:]
