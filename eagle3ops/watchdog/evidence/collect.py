@@ -5,16 +5,25 @@ a step that fails leaves a line in the dossier, and no step keeps the next one f
 """
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.runs.processes import ProcessId, process_table
 from eagle3ops.runs.redact import redact, secret_arguments, secret_values
 from eagle3ops.telemetry.procfs import TICKS_PER_S
-from eagle3ops.watchdog.evidence import flight, locks, machine, procfs, sockets, spying, stacks, tails, waits
+from eagle3ops.watchdog.evidence import (
+    flight,
+    flight_files,
+    locks,
+    machine,
+    procfs,
+    sockets,
+    spying,
+    stacks,
+    tails,
+    waits,
+)
 from eagle3ops.watchdog.evidence.dossier import MANIFEST, Dossier, Step, safe_name, set_aside
 from eagle3ops.watchdog.evidence.locks import LockFile
 from eagle3ops.watchdog.evidence.patience import ask_each, ask_once
@@ -32,7 +41,6 @@ APART_S = 3.0
 """Between the two looks at the stacks: long enough for whatever moves to have moved."""
 MOST_FINDINGS = 40
 _ENOUGH_S = 0.3
-_FLIGHT_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 def collect(
@@ -89,7 +97,9 @@ class _Collection:
         prepared = ask_once(prepare, limit_s=10.0)
         self.writer = prepared.value
         if self.writer is None:
-            self.steps.append(Step(name="folder", what="where the evidence goes", took_s=0.0, missing=(prepared.missing,)))
+            self.steps.append(
+                Step(name="folder", what="where the evidence goes", took_s=0.0, missing=(prepared.missing,))
+            )
         # The processes first: what is secret in their environment is masked in everything that is written after.
         self._step("processes", "what the kernel says about each process and thread", self._processes, 15.0)
         self._step("reading", "what the watchdog holds of them, and the last sample", self._reading, 5.0)
@@ -101,7 +111,9 @@ class _Collection:
         self._step("kernel", "the kernel's last messages", self._kernel, 4.0)
         self._step("flight", "NCCL's flight recorder, matched over the ranks", self._flight, 30.0)
         if intrusive:
-            self._step("stacks", "stacks of the Python processes, twice", lambda until: self._stacks(until, apart_s), 45.0)
+            self._step(
+                "stacks", "stacks of the Python processes, twice", lambda until: self._stacks(until, apart_s), 45.0
+            )
         return self._finish(intrusive=intrusive)
 
     def _step(self, name: str, what: str, take: Callable[[float], list[str]], limit_s: float) -> None:
@@ -129,7 +141,7 @@ class _Collection:
 
     def _processes(self, until: float) -> list[str]:
         members = list(self.subject.processes[:MOST_PROCESSES])
-        members += _dead_children(members)
+        members += waits.dead_children(members)
         answers = ask_each(members, procfs.details, each_s=2.0, until=until, at_once=4)
         missing = []
         for process, answer in zip(members, answers, strict=True):
@@ -138,11 +150,13 @@ class _Collection:
             else:
                 missing.append(f"pid {process.pid}: {answer.missing or 'it has ended'}")
         if len(self.subject.processes) > MOST_PROCESSES:
-            missing.append(f"{len(self.subject.processes) - MOST_PROCESSES} processes beyond the first {MOST_PROCESSES}")
+            missing.append(
+                f"{len(self.subject.processes) - MOST_PROCESSES} processes beyond the first {MOST_PROCESSES}"
+            )
         secrets: set[str] = set()
         for process_facts in self.processes:
             secrets |= secret_values(process_facts["_environment"]) | secret_arguments(process_facts["_argv"])
-            self.names[process_facts["pid"]] = _name(process_facts, self.subject.roles)
+            self.names[process_facts["pid"]] = waits.name_of(process_facts, self.subject.roles)
         if self.writer:
             self.writer.know(secrets)
             told = [procfs.shown(facts) for facts in self.processes]
@@ -163,7 +177,9 @@ class _Collection:
             self._suspect(3, list(self.reading.suspects))
         else:
             missing.append("no reading was given")
-        return missing + (self._json("sample.json", self.sample) if self.sample is not None else ["no sample was given"])
+        return missing + (
+            self._json("sample.json", self.sample) if self.sample is not None else ["no sample was given"]
+        )
 
     def _logs(self, until: float) -> list[str]:
         logs = list(dict.fromkeys(self.subject.logs))[: tails.MOST_LOGS]
@@ -239,51 +255,24 @@ class _Collection:
         return [why] if why else self._text("kernel.txt", "\n".join(lines) + "\n")
 
     def _flight(self, until: float) -> list[str]:
-        prefixes = {
-            facts["_environment"][name]
-            for facts in self.processes
-            for name in _FLIGHT_VARIABLES
-            if facts["_environment"].get(name, "").startswith("/")
-        }
+        told = (facts["_environment"].get(name, "") for facts in self.processes for name in flight_files.VARIABLES)
+        prefixes = sorted({prefix for prefix in told if prefix.startswith("/")})
         folder = self.subject.flight_records
         if folder is None and not prefixes:
-            return ["no folder of records is known (TORCH_FR_DUMP_TEMP_FILE is not set)"]
-        place = ask_once(lambda: flight.find_records(folder, sorted(prefixes)), limit_s=5.0)
+            return [f"no folder of records is known ({flight_files.VARIABLES[0]} is not set)"]
+        place = ask_once(lambda: flight_files.find_records(folder, prefixes), limit_s=5.0)
         found = place.value or []
         if not found:
             return [place.missing or "no record was written"]
         born = min((facts["start"] for facts in self.processes), default=0) / TICKS_PER_S
-        oldest = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + born if self.processes else 0.0
-
-        def read(item: tuple[int, Path]) -> list[flight.GroupRecord]:
-            if item[1].stat().st_mtime < oldest - 2:
-                raise ValueError("left by an earlier run")
-            with item[1].open("rb") as file:
-                return flight.read_record(file.read(flight.FILE_BYTES + 1))
-
-        answers = ask_each(found, read, each_s=25.0, until=until, at_once=2)
-        missing = [f"{item[1]}: {a.missing}" for item, a in zip(found, answers, strict=True) if a.missing]
-        records = {item[0]: a.value for item, a in zip(found, answers, strict=True) if a.value is not None}
+        since = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + born - 2 if self.processes else 0.0
+        records, missing = flight_files.read_all(found, oldest=since, until=until)
         verdicts = flight.match(records)
-        by_rank = {int(facts["rank"]): facts["pid"] for facts in self.processes if (facts["rank"] or "").isdigit()}
+        by_rank = {int(facts["rank"]): facts["pid"] for facts in self.processes if (facts["rank"] or "").isdecimal()}
         for verdict in verdicts:
             self._tell(0, [Evidence(f"NCCL flight recorder, {verdict.group}: {verdict.words}")])
             self._suspect(1, [by_rank[rank] for rank in verdict.blamed if rank in by_rank])
-        told = {
-            "files": {str(rank): str(path) for rank, path in found},
-            "ranks": {
-                str(rank): [
-                    {"group": one.group, "enqueued": one.enqueued, "completed": one.completed,
-                     "last": [str(one.collectives[number]) for number in sorted(one.collectives)[-20:]]}
-                    for one in groups
-                ]
-                for rank, groups in records.items()
-            },
-            "verdicts": [
-                {"group": v.group, "words": v.words, "blamed": list(v.blamed), "silent": list(v.silent)} for v in verdicts
-            ],
-        }  # fmt: skip
-        return missing + self._json("flight.json", told)
+        return missing + self._json("flight.json", flight_files.as_json(found, records, verdicts))
 
     def _stacks(self, until: float, apart_s: float) -> list[str]:
         known = {facts["pid"]: facts for facts in self.processes if facts["state"] not in "ZX"}
@@ -301,7 +290,7 @@ class _Collection:
             time.sleep(apart_s)
             second = spying.take(got, until=until)
             missing += self._dumps("stacks-2", second)
-        kinds = {facts["pid"]: _kind(facts) for facts in self.processes}
+        kinds = {facts["pid"]: waits.kind_of(facts) for facts in self.processes}
         self.clusters = stacks.cluster([dump for dump, _ in first], kinds, [dump for dump, _ in second])
         self._tell(0, [Evidence(w) for w in stacks.describe(self.clusters, self.names, twice=bool(second))])
         odd = [pid for one in self.clusters if one.odd for pid in one.pids]
@@ -355,7 +344,8 @@ class _Collection:
 
     def _tell(self, rank: int, found: Sequence[Evidence]) -> None:
         self.findings += [
-            (rank, Evidence(self._clean(one.what), self._clean(one.log) if one.log else None, one.offset)) for one in found
+            (rank, Evidence(self._clean(one.what), self._clean(one.log) if one.log else None, one.offset))
+            for one in found
         ]
 
     def _suspect(self, rank: int, pids: Sequence[int]) -> None:
@@ -371,30 +361,3 @@ class _Collection:
     def _text(self, name: str, text: str) -> list[str]:
         why = self.writer.text(name, text) if self.writer else "there is no folder"
         return [f"{name}: {why}"] if why else []
-
-
-def _dead_children(members: Sequence[ProcessId]) -> list[ProcessId]:
-    """Children of these that have ended and of which they have taken no note."""
-    known = {one.pid: one.boot for one in members}
-    return [
-        ProcessId(stat.pid, stat.start, known[stat.parent])
-        for stat in process_table().values()
-        if stat.state == "Z" and stat.parent in known and stat.pid not in known
-    ][:64]
-
-
-def _name(facts: Mapping[str, Any], roles: Mapping[int, str]) -> str:
-    """`rank 3 (pid 12)`, `sglang::scheduler_TP3 (pid 12)`."""
-    pid = facts["pid"]
-    role = roles.get(pid) or (f"rank {facts['rank']}" if (facts["rank"] or "").isdigit() else "")
-    if not role:
-        first = facts["cmdline"][0] if facts["cmdline"] else ""
-        # Engines give their ranks titles; else the first argument is a path.
-        role = first if "::" in first and len(first) < 60 else facts["name"]
-    return f"{plain(role)} (pid {pid})"
-
-
-def _kind(facts: Mapping[str, Any]) -> str:
-    """The same for the ranks of one job: the program without numbers."""
-    words = [os.path.basename(word) for word in facts["cmdline"][:4]]
-    return re.sub(r"[0-9]+", "#", " ".join(words))[:80].strip()

@@ -1,4 +1,4 @@
-"""Which rank did not come to the collective that the others wait in? What NCCL's flight recorder wrote, matched over ranks.
+"""Which rank did not come to the collective that the others wait in? NCCL's flight recorder, matched over ranks.
 
 Each rank writes a file: JSON, or a pickle (see `pickled`). The layout is that of torch 2.5 to 2.13, versions 2.x.
 """
@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from eagle3ops.watchdog.evidence.pickled import PickleRefused, load_plain
@@ -263,23 +262,3 @@ def _who(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {_span(ranks).strip('[]')}" if ranks else "nobody"
-
-
-def find_records(folder: Path | None, prefixes: Iterable[str]) -> list[tuple[int, Path]]:
-    """(rank, file) of the records in a folder, or that begin with one of the prefixes torch was given.
-
-    Blocks where the folder does: to be asked with patience.
-    """
-    found: dict[int, Path] = {}
-    places = [(folder, "")] if folder is not None else []
-    places += [(Path(prefix).parent, Path(prefix).name) for prefix in prefixes]
-    for place, beginning in places:
-        try:
-            names = sorted(path.name for path in place.iterdir())[:100_000]
-        except OSError:
-            continue
-        for name in names:
-            rank = re.fullmatch(r"(?:.*\D)?([0-9]{1,6})(?:\.(?:json|pkl|pickle))?", name)
-            if rank and name.startswith(beginning) and len(found) < MOST_RANKS:
-                found.setdefault(int(rank[1]), place / name)
-    return sorted(found.items())

@@ -28,8 +28,8 @@ CONTAINER_QUIET_S = 600.0
 """From inside a container not every process can be seen that may share a folder: so long nothing may have changed."""
 _NETWORK = re.compile(r"nfs|lustre|ceph|beegfs|gpfs|glusterfs|cifs|smb|fuse\.|9p|virtiofs|wekafs")
 _COMPILERS = frozenset(
-    {"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "c++", "g++", "gcc", "cc1plus", "cc1", "clang",
-     "clang++", "ld", "as", "collect2", "hipcc"}
+    {"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "c++", "g++", "gcc", "cc1plus", "cc1",
+     "clang", "clang++", "ld", "as", "collect2", "hipcc"}
 )  # fmt: skip
 
 
@@ -219,7 +219,9 @@ def _examine(
         return tell(False, "nobody holds it; it is locked by flock, so the file alone holds nobody up")
     builders = table.builders(os.path.dirname(real))
     if builders:
-        return tell(False, f"not open anywhere, but {', '.join(f'pid {pid}' for pid in builders[:5])} compiles in its folder")
+        return tell(
+            False, f"not open anywhere, but {', '.join(f'pid {pid}' for pid in builders[:5])} compiles in its folder"
+        )
     if _NETWORK.search(kind_of_mount):
         return tell(False, f"not open on this machine, but on {kind_of_mount} its holder may be on another")
     hidden = table.hidden(info.st_uid)

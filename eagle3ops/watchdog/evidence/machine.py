@@ -95,7 +95,9 @@ def _findings(
         found.append(Evidence(f"only {human_bytes(memory.get('available') or 0)} of the host's memory are available"))
     kills = max((group.get("oom_kills") or 0 for group in groups.values()), default=0)
     if kills:
-        found.append(Evidence(f"the kernel has killed {kills} processes of this control group for want of memory, ever"))
+        found.append(
+            Evidence(f"the kernel has killed {kills} processes of this control group for want of memory, ever")
+        )
     shm = facts.get("shm") or {}
     if shm.get("total") and shm["free"] < (1 - _FULL) * shm["total"]:
         found.append(Evidence(f"/dev/shm is full: {human_bytes(shm['free'])} of {human_bytes(shm['total'])} are free"))
@@ -122,7 +124,7 @@ def shm_segments() -> list[dict[str, Any]]:
 
 def parse_shm(text: str, living: set[int]) -> list[dict[str, Any]]:
     """/proc/sysvipc/shm; lines that are none are passed over."""
-    found = []
+    found: list[dict[str, Any]] = []
     for line in text.split("\n")[1 : MOST_SEGMENTS + 1]:
         words = line.split()
         with contextlib.suppress(ValueError, IndexError):
@@ -142,7 +144,7 @@ def parse_shm(text: str, living: set[int]) -> list[dict[str, Any]]:
 def left_in_shm() -> list[dict[str, Any]]:
     """Files of torch in /dev/shm whose maker, named in the file's name, has ended: name, bytes."""
     living = process_table()
-    found = []
+    found: list[dict[str, Any]] = []
     with contextlib.suppress(OSError), os.scandir("/dev/shm") as entries:
         for number, entry in enumerate(entries):
             if number > 20_000 or len(found) >= MOST_SEGMENTS:

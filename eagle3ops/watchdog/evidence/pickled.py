@@ -8,7 +8,7 @@ texts, numbers, truth values and None; any other is refused by its name.
 import io
 import pickletools
 import time
-from typing import Any
+from typing import Any, cast
 
 from eagle3ops.errors import Eagle3opsError
 
@@ -42,10 +42,10 @@ def load_plain(data: bytes, *, limit_s: float = 20.0) -> Any:
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     try:
-        for step, (opcode, argument, place) in enumerate(pickletools.genops(io.BytesIO(data))):
+        for step, (opcode, value, place) in enumerate(pickletools.genops(io.BytesIO(data))):
             if step > MOST_STEPS or (step % 4096 == 0 and time.monotonic() > deadline):
                 raise PickleRefused(f"a pickle with more than {step} instructions")
-            name = opcode.name
+            name, argument = opcode.name, cast(Any, value)
             if name in _NUMBERS or name in _TEXTS:
                 if isinstance(argument, int) and not -_LARGEST < argument < _LARGEST:
                     raise PickleRefused(f"a number without measure at byte {place}")

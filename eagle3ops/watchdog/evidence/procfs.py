@@ -154,7 +154,10 @@ def _files(pid: int) -> dict[str, Any] | None:
     if links is None:
         return None
     kinds: Counter[str] = Counter()
-    pipes, sockets, deleted, regular = {}, {}, {}, {}
+    pipes: dict[int, str] = {}
+    sockets: dict[int, str] = {}
+    deleted: dict[int, str] = {}
+    regular: dict[int, str] = {}
     for number, target in links.items():
         kind = target.partition(":")[0] if not target.startswith("/") else "device" if _device(target) else "file"
         kinds[kind] += 1

@@ -120,10 +120,9 @@ def _whole(path: str) -> str:
 
 def findings(sockets: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> list[Evidence]:
     """What stands out among the sockets."""
-    found = []
+    found: list[Evidence] = []
     calling = [one for one in sockets if one["state"] == "SYN_SENT"]
-    for one in calling[:4]:
-        found.append(Evidence(f"{_who(one, names)} calls {one['peer']} and gets no answer (SYN_SENT)"))
+    found += [Evidence(f"{_who(one, names)} calls {one['peer']} and gets no answer (SYN_SENT)") for one in calling[:4]]
     listening = [one for one in sockets if one["state"] == "LISTEN"]
     for one in [one for one in listening if one["unread"] > 0][:4]:
         words = f"{one['unread']} connections to {one['local']} wait to be accepted by {_who(one, names)}"
@@ -135,7 +134,9 @@ def findings(sockets: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> 
         found.append(Evidence(f"{words} from {most['peer']} ({most['unread']} bytes)"))
     closed = [one for one in sockets if one["state"] == "CLOSE_WAIT"]
     if closed:
-        found.append(Evidence(f"{len(closed)} connections were closed by the other side and not by {_who(closed[0], names)}"))
+        found.append(
+            Evidence(f"{len(closed)} connections were closed by the other side and not by {_who(closed[0], names)}")
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Where in its own program does each process stand, do they stand or move, and which one stands elsewhere than its peers?
+"""Where in its own program does each process stand, does it move, and which one stands elsewhere than its peers?
 
 The text of `py-spy dump`, taken apart, put together by equal stacks over processes, and compared over time. Pure
 functions; `spying` takes the dumps.
@@ -159,9 +159,7 @@ def normalise(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     )
 
 
-def cluster(
-    dumps: Sequence[Dump], kinds: Mapping[int, str], later: Sequence[Dump] = ()
-) -> list[Cluster]:
+def cluster(dumps: Sequence[Dump], kinds: Mapping[int, str], later: Sequence[Dump] = ()) -> list[Cluster]:
     """Equal stacks put together, the largest group of a kind first.
 
     Args:
@@ -194,18 +192,14 @@ def cluster(
     return [
         one
         if number not in odd
-        else Cluster(
-            frames=one.frames, pids=one.pids, role=one.role, kind=one.kind, odd=True, standing=one.standing
-        )
+        else Cluster(frames=one.frames, pids=one.pids, role=one.role, kind=one.kind, odd=True, standing=one.standing)
         for number, one in enumerate(found)
     ]
 
 
 def _standing(dumps: Sequence[Dump], later: Sequence[Dump]) -> set[tuple[int, str]]:
     """(process, role of thread) of those threads whose whole stack was the same twice, to the line."""
-    after = {
-        (dump.pid, thread.thread): thread.frames for dump in later for thread in dump.threads if thread.frames
-    }
+    after = {(dump.pid, thread.thread): thread.frames for dump in later for thread in dump.threads if thread.frames}
     stood = set()
     for dump in dumps:
         main = dump.main
@@ -257,7 +251,9 @@ def describe(clusters: Sequence[Cluster], names: Mapping[int, str], *, twice: bo
         if len(peers) > 4:
             parts.append(f"{count - sum(len(one.pids) for one in peers[:4])} elsewhere, each in another place")
         odd = [pid for one in peers if one.odd for pid in one.pids]
-        verdict = f": {_names(odd, names)} {'is' if len(odd) == 1 else 'are'} the odd one{'s'[: len(odd) > 1]}" if odd else ""
+        verdict = (
+            f": {_names(odd, names)} {'is' if len(odd) == 1 else 'are'} the odd one{'s'[: len(odd) > 1]}" if odd else ""
+        )
         found.append("; ".join(parts) + verdict)
     return found
 

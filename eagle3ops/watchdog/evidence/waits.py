@@ -1,12 +1,14 @@
-"""What do the facts of procfs mean: who is stopped, who waits for a pipe that nobody reads, who sleeps in a lock?"""
+"""What do the facts of procfs mean: who is who, who is stopped, who waits for a pipe that nobody reads, or in a lock?"""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle3ops.runs.processes import process_table
+from eagle3ops.runs.processes import ProcessId, process_table
 from eagle3ops.watchdog.evidence.procfs import FUTEX_WAITS, PIPE_WAITS, links_of, write_target
 from eagle3ops.watchdog.incident import Evidence
+from eagle3ops.words import plain
 
 MOST_NAMED = 8
 
@@ -48,9 +50,7 @@ def findings(processes: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -
     asleep = [
         p["pid"]
         for p in processes
-        if p["state"] == "S"
-        and p["threads"]
-        and all((t["wchan"] or "").startswith(FUTEX_WAITS) for t in p["threads"])
+        if p["state"] == "S" and p["threads"] and all((t["wchan"] or "").startswith(FUTEX_WAITS) for t in p["threads"])
     ]
     # Of two that sleep so one may simply have nothing to do: no reason to suspect it.
     tell(asleep, "every thread sleeps in a lock (futex)")
@@ -97,3 +97,30 @@ def _reads(pid: int, number: int) -> bool:
             except ValueError:
                 return False
     return False
+
+
+def dead_children(members: Sequence[ProcessId]) -> list[ProcessId]:
+    """Children of these that have ended and of which they have taken no note."""
+    known = {one.pid: one.boot for one in members}
+    return [
+        ProcessId(stat.pid, stat.start, known[stat.parent])
+        for stat in process_table().values()
+        if stat.state == "Z" and stat.parent in known and stat.pid not in known
+    ][:64]
+
+
+def name_of(facts: Mapping[str, Any], roles: Mapping[int, str]) -> str:
+    """`rank 3 (pid 12)`, `sglang::scheduler_TP3 (pid 12)`."""
+    pid = facts["pid"]
+    role = roles.get(pid) or (f"rank {facts['rank']}" if (facts["rank"] or "").isdecimal() else "")
+    if not role:
+        first = facts["cmdline"][0] if facts["cmdline"] else ""
+        # Engines give their ranks titles; else the first argument is a path.
+        role = first if "::" in first and len(first) < 60 else facts["name"]
+    return f"{plain(role)} (pid {pid})"
+
+
+def kind_of(facts: Mapping[str, Any]) -> str:
+    """The same for the ranks of one job: the program without numbers."""
+    words = [os.path.basename(word) for word in facts["cmdline"][:4]]
+    return re.sub(r"[0-9]+", "#", " ".join(words))[:80].strip()
