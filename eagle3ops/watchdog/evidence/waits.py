@@ -1,4 +1,4 @@
-"""What do the facts of procfs mean: who is who, who is stopped, who waits for a pipe that nobody reads, or in a lock?"""
+"""What do the facts of procfs mean: who is who, who is stopped, who waits for a pipe that nobody reads or in a lock?"""
 
 import os
 import re
