@@ -47,6 +47,13 @@ def main(what: str, *arguments: str) -> None:
     if what == "flock":
         handle = os.open(arguments[0], os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
+    if what == "inherited-flock":
+        # The one that took it ends; its child, which does not know of it, keeps it.
+        handle = os.open(arguments[0], os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fork():
+            os._exit(0)
+        say(f"ready {os.getpid()}")
     if what == "wait-flock":
         handle = os.open(arguments[0], os.O_RDWR | os.O_CREAT, 0o600)
         say("ready")

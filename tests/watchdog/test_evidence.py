@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from eagle3ops.runs.processes import ProcessId, identify, read_stat
-from eagle3ops.watchdog.evidence import Dossier, collect, examine, locks, procfs, sockets, waits
+from eagle3ops.watchdog.evidence import Dossier, collect, examine, locks, procfs, sockets, spying, waits
 from eagle3ops.watchdog.evidence.patience import ask_each, ask_once
 from eagle3ops.watchdog.evidence.tails import read_tail
 from eagle3ops.watchdog.state import Reading, Standing, Subject
@@ -109,6 +109,26 @@ def test_who_is_looked_at_goes_on_as_before(start: Start, tmp_path: Path) -> Non
     until(lambda: (one := read_stat(process.pid)) and one.state == "S")
 
 
+def test_a_py_spy_that_hangs_is_ended_and_leaves_nobody_stopped(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start("sleep")
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\nkill -STOP $3\nexec sleep 1000\n")
+    program.chmod(0o700)
+    answer = spying._run(str(program), process, "", 0.5)
+    assert answer == ("", "py-spy did not come to an end within 0.5 s")
+    until(lambda: (one := read_stat(process.pid)) and one.state == "S")
+    monkeypatch.setattr(spying, "find_py_spy", lambda: None)
+    dossier = collect(subject(process), tmp_path / "e", intrusive=True)
+    assert "py-spy is not installed" in "\n".join(dossier.missing)
+
+
+def test_what_the_kernel_does_not_permit_is_told_with_what_would() -> None:
+    assert "SYS_PTRACE" in spying._permission("Error: Permission Denied: Try running again with elevated permissions")
+    assert spying._permission("Error: Failed to get stack traces") == ""
+
+
 def test_the_odd_one_among_ranks_is_named(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [start("all_reduce", env={"RANK": str(rank)}) for rank in range(3)]
     odd = start("sleep", env={"RANK": "3"})
@@ -172,6 +192,22 @@ def test_locks_held_waited_for_and_left_over(start: Start, tmp_path: Path, monke
     os.kill(builder.pid, signal.SIGKILL)
     until(lambda: (one := read_stat(builder.pid)) is None or one.state == "Z")
     assert [lock.stale for lock in examine([tmp_path / "b/lock"])] == [True]
+
+
+def test_a_lock_that_a_child_inherited_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    with subprocess.Popen(
+        [sys.executable, str(FAULTY), "inherited-flock", str(path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline().split()[1])
+        process.wait()
+        try:
+            (lock,) = examine([path])
+            assert [holder.pid for holder in lock.holders] == [child]
+            assert lock.proof == f"held by pid {child}"
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_sockets_that_nobody_accepts_or_reads(start: Start, tmp_path: Path) -> None:
