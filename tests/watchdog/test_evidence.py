@@ -96,6 +96,8 @@ def test_a_stopped_process_is_named_and_stays_stopped(start: Start, tmp_path: Pa
     dossier = collect(subject(process), tmp_path / "e", intrusive=True, apart_s=0.1)
     assert "stopped by a signal (state T)" in words(dossier)
     assert dossier.suspects == (process.pid,)
+    # Where it was stopped is chance.
+    assert (dossier.stopped, dossier.fingerprint) == ((process.pid,), ())
     # Its stack is read all the same, without touching it.
     assert "main (" in (tmp_path / f"e/stacks-1/{process.pid}.txt").read_text()
     after = read_stat(process.pid)

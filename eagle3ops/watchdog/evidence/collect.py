@@ -338,6 +338,7 @@ class _Collection:
             suspects=suspects,
             locks=tuple(self.locks),
             clusters=tuple(self.clusters),
+            stopped=tuple(facts["pid"] for facts in self.processes if facts["state"] in "Tt"),
             steps=tuple(self.steps),
             took_s=took,
         )
