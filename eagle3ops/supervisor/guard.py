@@ -50,14 +50,13 @@ def main() -> int:
 async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
     pipeline = load_pipeline(run.spec_file, load_registry().specs())
     finder = AttemptFinder(RunFinder(run.path, stage), attempt)
-    deadlines = Deadlines.load(
-        locations.state_folder() / "deadlines.json", given=dict(pipeline.watchdog.deadlines), job=stage
-    )
+    given = {str(phase): seconds for phase, seconds in pipeline.watchdog.deadlines.items()}
+    deadlines = Deadlines.load(locations.state_folder() / "deadlines.json", given=given, job=stage)
     with run.events() as events:
         warden = Warden(run, stage, attempt, pipeline, events)
         guard = Guard(
             finder,
-            Watch(f"{run.run_id}, stage {stage}", deadlines=deadlines, expect="any"),
+            Watch(f"stage {stage}", deadlines=deadlines, expect="any"),
             (lambda url: QuietProber(url, finder.quiet)) if pipeline.watchdog.probe else None,
             Tails(()),
             on_reading=warden.on_reading,

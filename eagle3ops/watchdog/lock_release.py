@@ -26,7 +26,7 @@ _MOST = 256 << 10
 _BUILDS = re.compile(
     r"python|pt_|ray|sglang|vllm|torchrun|ninja|make|cmake|nvcc|cicc|ptxas|cudafe|fatbin|hipcc|clang|gcc|g\+\+|c\+\+|cc1|ld"
 )
-"""Programs that make such locks, or build for others. Those that usually hide themselves (ssh-agent, init) do neither."""
+"""Programs that make such locks, or build for others. Others that hide (ssh-agent, init) do neither."""
 
 
 class Lock(Protocol):
