@@ -8,6 +8,7 @@ from typing import Any
 from eagle3ops.errors import ExitCode
 from eagle3ops.watchdog.incident import MOST, Evidence, Incident, Remedy, from_json, incident_id, remedy_from
 from eagle3ops.watchdog.record import Ended, Record
+from eagle3ops.watchdog.root_evidence import explained, fix_of, root_evidence
 from eagle3ops.words import human_bytes, human_seconds, plain
 
 SILENT_S = 120.0
@@ -74,7 +75,7 @@ def _failures(record: Record, now: float) -> list[Incident]:
         before = found.get(key)
         log = f"{stage}.log"
         end = record.logs.get(log)
-        root = _root(facts.get("root"))
+        root = root_evidence(facts.get("root"))
         evidence = [root] if root is not None else []
         evidence.append(Evidence(f"{stage}: {error or 'failed'}", log, end.offset if end else None))
         if root is None and end is not None and end.line and plain(end.line) not in plain(error):
@@ -99,35 +100,11 @@ def _failures(record: Record, now: float) -> list[Incident]:
             stage=stage,
             over=over,
             count=before.count + 1 if before else 1,
-            explanation=_explained(facts.get("root"), why),
+            explanation=explained(facts.get("root"), why),
             evidence=tuple(evidence[:MOST]),
-            remedies=(*_fix(facts.get("root")), *_remedies(record, _text(facts.get("remedy")), kind))[:MOST],
+            remedies=(*fix_of(facts.get("root")), *_remedies(record, _text(facts.get("remedy")), kind))[:MOST],
         )
     return list(found.values())
-
-
-def _root(root: object) -> Evidence | None:
-    """The line that says why, as the logs of the stage were read when it failed."""
-    if not isinstance(root, Mapping) or not _text(root.get("text")):
-        return None
-    log, offset, number = _text(root.get("file")), _number(root.get("offset")), _number(root.get("line_no"))
-    where = f"{log}:{int(number)}" if number is not None else log
-    ranks = root.get("suspect_ranks")
-    suspects = ", ".join(plain(rank) for rank in ranks[:8]) if isinstance(ranks, list) else ""
-    words = f"the cause, by {where}: {_text(root.get('text'))}" + (
-        f" (ranks to look at: {suspects})" if suspects else ""
-    )
-    return Evidence(words, log or None, None if offset is None else int(offset))
-
-
-def _explained(root: object, otherwise: str) -> str:
-    explanation = _text(root.get("explanation")) if isinstance(root, Mapping) else ""
-    return explanation or otherwise
-
-
-def _fix(root: object) -> tuple[Remedy, ...]:
-    fix = _text(root.get("fix")) if isinstance(root, Mapping) else ""
-    return (remedy_from(fix),) if fix else ()
 
 
 def _what(error: str, signal: str, facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -142,7 +119,7 @@ def _what(error: str, signal: str, facts: Mapping[str, Any]) -> tuple[str, str]:
         return kind, _SIGNALS.get(signal, f"{signal} ended it.") + " What it had finished is kept."
     if facts.get("exit_code") == int(ExitCode.WATCHDOG):
         return (
-            "stopped",
+            "given-up",
             "It hung, and what the pipeline file allows to do about that was done. What it had finished is kept.",
         )
     if facts.get("exit_code") == int(ExitCode.REFUSED):

@@ -58,6 +58,22 @@ def test_what_hangs_is_started_again_and_the_run_goes_on(guarded: Toy) -> None:
     assert incident["evidence"][-1]["what"].startswith("what was done: restart")
 
 
+@pytest.mark.slow
+def test_the_real_guard_finds_explains_and_collects_before_it_is_ended(toy: Toy) -> None:
+    process = toy.start("--job", "pipeline", "--spec", "toy.yaml", *RESTART)
+    toy.until("runs/*/child.pid")
+    (toy.last().path / "mended").touch()
+    _, err = process.communicate(timeout=110)
+    assert process.returncode == 0, err
+    assert "use: watchdog: stage use: stopped" in err
+    kinds = [event["kind"] for event in toy.events()]
+    assert kinds.index("incident") < kinds.index("remedy")
+    evidence = Path(until(toy, "remedy", step="restart")["data"]["evidence"])
+    assert evidence == toy.last().artifacts / "incident-1"
+    assert (evidence / "dossier.json").is_file()
+    assert left_behind(toy.last().path) == []
+
+
 def test_the_same_fault_again_ends_the_run_with_4(guarded: Toy) -> None:
     ended = guarded.job(*RESTART)
     assert ended.returncode == 4, ended.stderr
@@ -114,7 +130,7 @@ def test_a_decision_about_another_attempt_or_a_torn_one_is_ignored(toy: Toy) -> 
 def test_a_guard_that_dies_does_not_harm_the_run(toy: Toy) -> None:
     (toy.folder / "bad_guard.py").write_text("raise SystemExit(7)\n")
     toy.variables["EAGLE3OPS_GUARD"] = "bad_guard"
-    ended = toy.job("--set", "stages.make.part_s=1.2", "--set", "stages.make.parts=3")
+    ended = toy.job("--set", "stages.make.part_s=0.4", "--set", "stages.make.parts=3")
     assert ended.returncode == 0, ended.stderr
 
 
