@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from eagle3ops.forensics.lines import Line, spoken_rank
-from eagle3ops.forensics.signatures import ERROR, PYTHON, Kind, course, meaning, refused, retried, stopped
+from eagle3ops.forensics.signatures import ERROR, PYTHON, Kind, course, meaning, once_ready, refused, retried, stopped
 
 FINDINGS = 4000
 """Findings of one log that are kept: the first and the last."""
@@ -190,9 +190,12 @@ class Reader:
         earlier = self._chain.pop(line.process, None)
         if name in _BENIGN:
             found.weight, found.why = 20, "ends a loop or a wait by design"
-        elif earlier is not None and trace.chained and earlier.weight > 20 and earlier.weight + 8 >= found.weight:
+        elif earlier is not None and trace.chained and earlier.weight > 20:
             # The first of a chain is the cause; but where only the later one says what is wrong, that one counts.
-            found.weight, found.why = min(found.weight, earlier.weight - 5), "raised because of the one before it"
+            if earlier.weight + 8 >= found.weight:
+                found.weight, found.why = min(found.weight, earlier.weight - 5), "raised because of the one before it"
+            elif earlier.kind is PYTHON:
+                earlier.weight, earlier.why = 50, "what was raised because of it says what is wrong"
         bare = not body[raised.end() :].strip()
         if bare and name == "AssertionError" and trace.source is not None:
             asserted = meaning(trace.source.body.strip()) or PYTHON
@@ -223,6 +226,7 @@ class Reader:
             ):
                 self._add(line, ERROR, ERROR.weight, trace)
             return
+        kind = once_ready(kind, body) if self.course.ready is not None else kind
         self._add(line, kind, kind.weight, trace)
 
     def _add(self, line: Line, kind: Kind, weight: float, trace: _Trace | None) -> Finding:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
 
@@ -18,6 +18,8 @@ class Kind:
     weight: int
     explanation: str
     fix: str
+    source: str = "standard"
+    """Where the facts come from: an issue, a file of the engine, or `standard`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ SILENT = Kind(
     "The log ends in a phase of the start that has no end: nothing failed, and nothing went on.",
     "Take the stacks of all ranks (py-spy dump) before anything is killed; bisect with NCCL_P2P_DISABLE=1 or "
     "--disable-custom-all-reduce; look for stale locks in the caches of compiled kernels.",
+    "sgl-project/sglang#4257, sgl-project/sglang#29073, NVIDIA/nccl#1999",
 )
 
 
@@ -68,7 +71,12 @@ def tables() -> dict[str, _Table]:
     found: dict[str, list[tuple[str, Kind]]] = {}
     for entry in tomllib.loads(text)["kind"]:
         kind = Kind(
-            entry["role"], entry["category"], entry["weight"], entry.get("explanation", ""), entry.get("fix", "")
+            entry["role"],
+            entry["category"],
+            entry["weight"],
+            entry.get("explanation", ""),
+            entry.get("fix", ""),
+            entry["source"],
         )
         table = "causes" if kind.role in CAUSES else kind.role
         if kind.role == "noise" and kind.weight:
@@ -111,6 +119,14 @@ def course(text: str) -> str:
         if known[role].find(text) is not None:
             return role
     return ""
+
+
+def once_ready(kind: Kind, text: str) -> Kind:
+    """What a line means that is said after the server was ready: a start that waits is then a server that does."""
+    if kind.category != "hang_startup":
+        return kind
+    found = tables()["serving"].find(text)
+    return kind if found is None else replace(found, role="hang")
 
 
 def refused(text: str) -> bool:
