@@ -5,16 +5,19 @@ process that a signal ended; what only follows from something else is a root of 
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import RequestError
+from eagle3ops.forensics.clocks import ahead
+from eagle3ops.forensics.fingerprint import fingerprint
 from eagle3ops.forensics.lines import Line
 from eagle3ops.forensics.records import Finding, Reader
-from eagle3ops.forensics.scan import read_lines
-from eagle3ops.forensics.signatures import SILENT
+from eagle3ops.forensics.signatures import SILENT, Kind
+from eagle3ops.forensics.sources import open_file, read_log
 from eagle3ops.runs.redact import redact
+from eagle3ops.words import plain
 
 STRONG = 88
 """From this weight on a line states a fact, and is believed before an exception that stands earlier."""
@@ -40,6 +43,10 @@ class Root:
     confidence: float
     explanation: str
     fix: str
+    source: str
+    """Where the facts come from: an issue (`owner/project#N`), a file of the engine, or `standard`."""
+    fingerprint: str
+    """The same for the same failure of another run, rank, host and time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class Diagnosis:
     root: Root | None
     suspect_ranks: list[int | str]
     discounted: list[Discounted]
+    notes: list[str] = field(default_factory=list)
+    """What was not read, and clocks that were found to be wrong."""
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON knows it."""
@@ -78,44 +87,58 @@ class _Candidate:
 
 def diagnose_files(paths: Sequence[str | Path]) -> Diagnosis:
     """The one cause in log files; RequestError where one cannot be read."""
-    readers = []
-    for number, path in enumerate(paths):
+    readers: list[tuple[str, Reader]] = []
+    notes = []
+    for number, path in enumerate(dict.fromkeys(map(str, paths))):
         try:
-            with open(path, "rb") as stream:
-                readers.append((str(path), Reader().read(read_lines(stream, number))))
-        except OSError as error:
+            with open_file(path) as stream:
+                reader, left_out = read_log(stream, number)
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else None
             raise RequestError(
-                f"{path}: cannot be read: {error.strerror or error}", remedy="name log files that exist"
+                f"{plain(path)}: cannot be read: {said or error}", remedy="name log files that exist"
             ) from error
-    return judge(readers)
+        readers.append((path, reader))
+        notes += [f"{path}: {words}" for words in left_out]
+    return judge(readers, notes=notes)
 
 
-def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False) -> Diagnosis:
-    """The cause in logs that have been read; `going_on` says that they may still grow, so that silence is no hang."""
+def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False, notes: Sequence[str] = ()) -> Diagnosis:
+    """The cause in logs that have been read; `going_on` says that they may still grow, so that silence is no hang.
+
+    `notes` go into the answer before what is noted here.
+    """
+    told = list(notes)
+    clocks = ahead([log.moments.known for _, log in logs])
+    told += [
+        f"{name}: its clock is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} that of the others, by what "
+        "they did together; what was first is told by the corrected times"
+        for (name, _), apart in zip(logs, clocks, strict=True)
+        if apart
+    ]
     for _, log in logs:
         _settle(log)
     candidates = [
-        _Candidate(finding, name, log, log.times.get(finding.line.offset))
-        for name, log in logs
+        _Candidate(finding, name, log, None if (time := log.times.get(finding.line.offset)) is None else time - apart)
+        for (name, log), apart in zip(logs, clocks, strict=True)
         for finding in log.findings
     ]
     root = _choose(candidates, several=len(logs) > 1 and all(c.time is not None for c in candidates))
     discounted = _discounted(candidates, root)
     if root is not None:
         return Diagnosis(
-            _verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted
+            _verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted, told
         )
     silent = None if going_on else _silent(logs)
     if silent is not None:
         name, log = silent
         line = log.course.phase
         assert line is not None
-        found = Root(name, line.offset, line.number, _shown(line), SILENT.category, 0.5, SILENT.explanation, SILENT.fix)
-        return Diagnosis("hang", found, [], discounted)
+        return Diagnosis("hang", _place(name, line, SILENT, 0.5, ()), [], discounted, told)
     # Stacks alone tell where processes stood, not whether they should have stood there.
-    told = any(log.course.lines and not log.course.stacks for _, log in logs)
-    verdict = "no_failure" if told or any(log.course.progress for _, log in logs) else "unknown"
-    return Diagnosis(verdict, None, [], discounted)
+    went = any(log.course.lines and not log.course.stacks for _, log in logs)
+    verdict = "no_failure" if went or any(log.course.progress for _, log in logs) else "unknown"
+    return Diagnosis(verdict, None, [], discounted, told)
 
 
 def _settle(log: Reader) -> None:
@@ -224,16 +247,21 @@ def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
         c.finding.kind.role == "consequence" and c.finding.line.offset > finding.line.offset for c in candidates
     )
     confidence = base + max(0.0, finding.weight - 60) / 120 + (0.08 if followed else 0.0)
-    line = finding.line
+    return _place(root.name, finding.line, finding.kind, min(0.99, max(0.1, confidence)), finding.frames)
+
+
+def _place(name: str, line: Line, kind: Kind, confidence: float, frames: tuple[str, ...]) -> Root:
     return Root(
-        root.name,
-        line.offset,
-        line.number,
-        _shown(line),
-        finding.kind.category,
-        round(min(0.99, max(0.1, confidence)), 2),
-        finding.kind.explanation,
-        finding.kind.fix,
+        file=name,
+        offset=line.offset,
+        line_no=line.number,
+        text=_shown(line),
+        category=kind.category,
+        confidence=round(confidence, 2),
+        explanation=kind.explanation,
+        fix=kind.fix,
+        source=kind.source,
+        fingerprint=fingerprint(line.body, kind.category, frames),
     )
 
 

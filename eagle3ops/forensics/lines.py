@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from eagle3ops.words import plain
 
 LINE_BYTES = 16384
-"""Of a longer line the beginning is looked at."""
+"""Of a longer line the beginning is looked at; of one that was written over again and again, the end."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
@@ -73,7 +73,10 @@ class Line:
 
 def visible(raw: bytes) -> str:
     """What a terminal would show of a line in the end."""
-    text = raw[:LINE_BYTES].decode("utf-8", "replace")
+    if len(raw) > LINE_BYTES:
+        raw = raw.rstrip(b"\r")
+        raw = raw[-LINE_BYTES:] if b"\r" in raw else raw[:LINE_BYTES]
+    text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:

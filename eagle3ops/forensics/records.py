@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from eagle3ops.forensics.clocks import Moments
+from eagle3ops.forensics.fingerprint import FRAMES, frame_of
 from eagle3ops.forensics.lines import Line, spoken_rank
 from eagle3ops.forensics.signatures import ERROR, PYTHON, Kind, course, meaning, once_ready, refused, retried, stopped
 
@@ -48,6 +50,8 @@ class Finding:
     """Lines of progress of this log before this line."""
     at: int = 0
     """How many lines of this log were read before this one."""
+    frames: tuple[str, ...] = ()
+    """Of its traceback the innermost calls of the program's own code, innermost last."""
 
 
 @dataclass(slots=True)
@@ -85,6 +89,7 @@ class _Trace:
     message: int = 0
     chained: bool = False
     mild: bool = False
+    frames: deque[str] = field(default_factory=lambda: deque(maxlen=FRAMES))
 
 
 class Reader:
@@ -102,6 +107,7 @@ class Reader:
         self._dumped = ""
         self._main = False
         self.times: dict[int, float] = {}
+        self.moments = Moments()
 
     @property
     def findings(self) -> Iterator[Finding]:
@@ -129,8 +135,7 @@ class Reader:
             return
         if trace is None and body.startswith('File "') and ", line " in body:
             # The head of the traceback is lost.
-            self._open_trace(line, "")
-            return
+            trace = self._open_trace(line, "")
         if trace is not None and trace.raised is None and self._in_trace(trace, line, body):
             return
         if trace is not None and trace.raised is not None:
@@ -139,7 +144,7 @@ class Reader:
 
     # ------------------------------------------------------------------ tracebacks
 
-    def _open_trace(self, line: Line, body: str) -> None:
+    def _open_trace(self, line: Line, body: str) -> _Trace:
         self._traces += 1
         before = body.partition(_HEAD)[0].strip(" :|+")
         trace = _Trace(self._traces, line, bare=(not line.named and not line.stamped) or bool(before))
@@ -151,6 +156,7 @@ class Reader:
             self._open.pop(next(iter(self._open)))
         if before:
             self._weigh(line, body, None)
+        return trace
 
     def _trace_of(self, line: Line, body: str) -> _Trace | None:
         """The traceback that a line goes on with, if any."""
@@ -176,6 +182,8 @@ class Reader:
             self._raise(trace, line, body, raised)
             return True
         if line.body[:1].isspace() or body.startswith("File "):
+            if (frame := frame_of(body)) is not None:
+                trace.frames.append(frame)
             trace.source = line if not body.startswith("File ") else trace.source
             return True
         return body.startswith(("[Previous line", "| ", "+-"))
@@ -232,6 +240,7 @@ class Reader:
     def _add(self, line: Line, kind: Kind, weight: float, trace: _Trace | None) -> Finding:
         found = Finding(line, kind, weight, spoken_rank(line), trace.number if trace is not None else 0)
         found.progress, found.at = self.course.progress, self.course.lines
+        found.frames = tuple(trace.frames) if trace is not None else ()
         if (line.level in ("WARNING", "INFO", "DEBUG") or (trace is not None and trace.mild)) and kind.role != "hang":
             found.mild, found.why = True, f"said as {(line.level or 'WARNING').lower()}"
             found.weight -= 12
@@ -261,6 +270,8 @@ class Reader:
         if refused(line.body):
             self._refuse(line)
         step = course(line.body)
+        if line.time is not None:
+            self.moments.take(line.body, line.time)
         if step == "progress":
             now.progress += 1
             if _STARTING.search(line.body) is None:
