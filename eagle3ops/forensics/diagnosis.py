@@ -13,9 +13,10 @@ from eagle3ops.errors import RequestError
 from eagle3ops.forensics.clocks import ahead
 from eagle3ops.forensics.fingerprint import fingerprint
 from eagle3ops.forensics.lines import Line
+from eagle3ops.forensics.outcome import GOES_ON, settle
 from eagle3ops.forensics.records import Finding, Reader
 from eagle3ops.forensics.signatures import SILENT, Kind
-from eagle3ops.forensics.sources import open_file, read_log
+from eagle3ops.forensics.sources import open_file, read_log, rotated
 from eagle3ops.runs.redact import redact
 from eagle3ops.words import plain
 
@@ -27,8 +28,6 @@ SHOWN = 1000
 """Characters of a line that are shown."""
 DISCOUNTED = 20
 """So many discounted lines are listed, the weightiest first; of the others the number is said."""
-GOES_ON = 3
-"""Lines of progress after which a trouble is taken to be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +81,27 @@ class _Candidate:
     finding: Finding
     name: str
     log: Reader
+    number: int
+    """Of the log, in the order in which they were named."""
     time: float | None
 
 
 def diagnose_files(paths: Sequence[str | Path]) -> Diagnosis:
     """The one cause in log files; RequestError where one cannot be read."""
+    names = [str(path) for path in paths]
     readers: list[tuple[str, Reader]] = []
-    notes = []
-    for number, path in enumerate(dict.fromkeys(map(str, paths))):
-        try:
-            with open_file(path) as stream:
-                reader, left_out = read_log(stream, number)
-        except (OSError, ValueError) as error:
-            said = error.strerror if isinstance(error, OSError) else None
-            raise RequestError(
-                f"{plain(path)}: cannot be read: {said or error}", remedy="name log files that exist"
-            ) from error
-        readers.append((path, reader))
-        notes += [f"{path}: {words}" for words in left_out]
+    notes: list[str] = []
+    for parts in rotated(names):
+        reader = Reader()
+        for path in parts:
+            try:
+                with open_file(path) as stream:
+                    notes += [f"{path}: {words}" for words in read_log(stream, path, reader)]
+            except OSError as error:
+                raise RequestError(
+                    f"{plain(path)}: cannot be read: {error.strerror or error}", remedy="name log files that exist"
+                ) from error
+        readers.append((parts[-1], reader))
     return judge(readers, notes=notes)
 
 
@@ -117,10 +119,16 @@ def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False, notes: 
         if apart
     ]
     for _, log in logs:
-        _settle(log)
+        settle(log)
     candidates = [
-        _Candidate(finding, name, log, None if (time := log.times.get(finding.line.offset)) is None else time - apart)
-        for (name, log), apart in zip(logs, clocks, strict=True)
+        _Candidate(
+            finding,
+            log.name(finding.line, name),
+            log,
+            number,
+            None if (time := log.times.get(finding.line.place)) is None else time - apart,
+        )
+        for number, ((name, log), apart) in enumerate(zip(logs, clocks, strict=True))
         for finding in log.findings
     ]
     root = _choose(candidates, several=len(logs) > 1 and all(c.time is not None for c in candidates))
@@ -134,39 +142,11 @@ def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False, notes: 
         name, log = silent
         line = log.course.phase
         assert line is not None
-        return Diagnosis("hang", _place(name, line, SILENT, 0.5, ()), [], discounted, told)
+        return Diagnosis("hang", _place(log.name(line, name), line, SILENT, 0.5, ()), [], discounted, told)
     # Stacks alone tell where processes stood, not whether they should have stood there.
     went = any(log.course.lines and not log.course.stacks for _, log in logs)
     verdict = "no_failure" if went or any(log.course.progress for _, log in logs) else "unknown"
     return Diagnosis(verdict, None, [], discounted, told)
-
-
-def _settle(log: Reader) -> None:
-    """Takes weight from what was overcome: the work went on after it, or had been ended on purpose before it."""
-    course = log.course
-    findings = list(log.findings)
-    stop = course.stopped.offset if course.stopped is not None else None
-    troubles = [
-        f for f in findings if f.kind.role == "consequence" and not f.mild and (stop is None or f.line.offset < stop)
-    ]
-    last = troubles[-1] if troubles else None
-    ready = course.ready.offset if course.ready is not None else -1
-    finished = course.finished.offset if course.finished is not None else -1
-    for finding in findings:
-        offset = finding.line.offset
-        if stop is not None and offset > stop:
-            finding.mild, finding.why = True, "said while the process was being ended on purpose"
-            finding.weight -= 40
-            continue
-        if finding.kind.role == "consequence":
-            continue
-        since = last if last is not None and last.line.offset > offset else finding
-        went_on = course.progress - since.progress >= GOES_ON or ready > since.line.offset
-        ended = last is None or last.line.offset < offset
-        if went_on or (ended and finished > offset):
-            finding.mild = True
-            finding.why = "the work went on after it" + (" and came to its end" if finished > offset else "")
-            finding.weight -= 40
 
 
 def _shown(line: Line) -> str:
@@ -174,10 +154,9 @@ def _shown(line: Line) -> str:
     return redact(line.text)[:SHOWN]
 
 
-def _order(candidate: _Candidate, several: bool) -> tuple[float, int, int]:
-    line = candidate.finding.line
+def _order(candidate: _Candidate, several: bool) -> tuple[float, int, tuple[int, int]]:
     time = candidate.time if several and candidate.time is not None else 0.0
-    return time, line.file, line.offset
+    return time, candidate.number, candidate.finding.line.place
 
 
 def _choose(candidates: Sequence[_Candidate], several: bool) -> _Candidate | None:
@@ -244,7 +223,7 @@ def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
     finding = root.finding
     base = {"root": 0.6, "exception": 0.5, "hang": 0.55, "timeout": 0.5, "signal": 0.45}.get(finding.kind.role, 0.3)
     followed = any(
-        c.finding.kind.role == "consequence" and c.finding.line.offset > finding.line.offset for c in candidates
+        c.finding.kind.role == "consequence" and c.finding.line.place > finding.line.place for c in candidates
     )
     confidence = base + max(0.0, finding.weight - 60) / 120 + (0.08 if followed else 0.0)
     return _place(root.name, finding.line, finding.kind, min(0.99, max(0.1, confidence)), finding.frames)

@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from eagle3ops.forensics.clocks import Moments
 from eagle3ops.forensics.fingerprint import FRAMES, frame_of
 from eagle3ops.forensics.lines import Line, spoken_rank
-from eagle3ops.forensics.signatures import ERROR, PYTHON, Kind, course, meaning, once_ready, refused, retried, stopped
+from eagle3ops.forensics.signatures import (
+    ERROR,
+    PYTHON,
+    Kind,
+    course,
+    fatal,
+    meaning,
+    once_ready,
+    refused,
+    retried,
+    stopped,
+)
 
 FINDINGS = 4000
 """Findings of one log that are kept: the first and the last."""
@@ -66,6 +77,10 @@ class Course:
     finished: Line | None = None
     stopped: Line | None = None
     """Where somebody ended it on purpose, for the first time."""
+    fatal: Line | None = None
+    """The last line that says that an engine or a job has ended, whatever else writes into this log."""
+    anew: int = 0
+    """Lines of progress after it by processes that were not seen before it."""
     phase: Line | None = None
     """The last line that tells how far a start has come."""
     working: int = 0
@@ -106,7 +121,11 @@ class Reader:
         self._time: float | None = None
         self._dumped = ""
         self._main = False
-        self.times: dict[int, float] = {}
+        self.times: dict[tuple[int, int], float] = {}
+        self.names: dict[int, str] = {}
+        self._seen: dict[str, int] = {}
+        """Of each process, how many lines of this log were read when it first wrote one."""
+        self._fatal_at = 0
         self.moments = Moments()
 
     @property
@@ -114,6 +133,10 @@ class Reader:
         """The troubles, in the order of the log."""
         yield from self._first
         yield from self._last
+
+    def name(self, line: Line, otherwise: str) -> str:
+        """The file that a line is from."""
+        return self.names.get(line.file, otherwise)
 
     def read(self, lines: Iterable[Line]) -> "Reader":
         """All lines of one log."""
@@ -247,13 +270,15 @@ class Reader:
         if retried(line.body):
             found.mild, found.why = True, "was done again, or done without"
             found.weight -= 30
+        if kind.role == "consequence" and not found.mild and fatal(line.body):
+            self.course.fatal, self.course.anew, self._fatal_at = line, 0, self.course.lines + 1
         if self._time is not None:
-            self.times[line.offset] = self._time
+            self.times[line.place] = self._time
         if len(self._first) < FINDINGS // 2:
             self._first.append(found)
         else:
             if len(self._last) == self._last.maxlen:
-                self.times.pop(self._last[0].line.offset, None)
+                self.times.pop(self._last[0].line.place, None)
             self._last.append(found)
         return found
 
@@ -272,8 +297,12 @@ class Reader:
         step = course(line.body)
         if line.time is not None:
             self.moments.take(line.body, line.time)
+        if len(self._seen) < 4096:
+            self._seen.setdefault(line.process, now.lines)
         if step == "progress":
             now.progress += 1
+            if now.fatal is not None and self._seen.get(line.process, 0) >= self._fatal_at:
+                now.anew += 1
             if _STARTING.search(line.body) is None:
                 now.working += 1
             elif now.phase is not None:

@@ -134,6 +134,11 @@ def refused(text: str) -> bool:
     return tables()["refused"].find(text) is not None
 
 
+def fatal(text: str) -> bool:
+    """Does the line say that an engine or a job has ended?"""
+    return tables()["fatal"].find(text) is not None
+
+
 def stopped(text: str) -> bool:
     """Does the line say that somebody ends the process on purpose?"""
     return tables()["stopped"].find(text) is not None

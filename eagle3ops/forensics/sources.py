@@ -7,6 +7,7 @@ import bz2
 import gzip
 import lzma
 import os
+import re
 import stat
 import time
 import zlib
@@ -35,6 +36,8 @@ _KINDS: Sequence[tuple[bytes, str]] = (
     (b"\xfd7zXZ\x00", "xz"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
 )
+_ROTATED = re.compile(r"(.+\.(?:log|out|err|txt))[.-](\d{1,3}|\d{8})(?:\.(?:gz|bz2|xz|zst))?", re.DOTALL)
+"""`a.log.1`, `a.log.2.gz`, `a.log-20261130`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +131,21 @@ def compression(stream: BinaryIO) -> str:
     return next((kind for magic, kind in _KINDS if first.startswith(magic)), "")
 
 
+def rotated(paths: Sequence[str]) -> list[list[str]]:
+    """The files by logs, those of one log (`a.log.2.gz`, `a.log.1`, `a.log`) from the oldest to the newest."""
+    logs: dict[str, list[tuple[int, str]]] = {}
+    for path in dict.fromkeys(paths):
+        found = _ROTATED.fullmatch(path)
+        base, age = (found[1], int(found[2])) if found is not None else (path, 0)
+        age = 10**8 - age if age > 999 else age
+        logs.setdefault(base, []).append((age, path))
+    return [[path for _, path in sorted(parts, key=lambda part: -part[0])] for parts in logs.values()]
+
+
 def read_log(
-    stream: BinaryIO, number: int, *, begin: int = 0, bounds: Bounds | None = None
-) -> tuple[Reader, tuple[str, ...]]:
-    """What happened in one log from a byte on, and what of it was not read, in words."""
+    stream: BinaryIO, name: str, reader: Reader, *, begin: int = 0, bounds: Bounds | None = None
+) -> tuple[str, ...]:
+    """Reads on in a log, in one more file of it, from a byte on; the answer is what was not read, in words."""
     bounds = bounds or Bounds()
     notes = []
     kind = compression(stream)
@@ -148,15 +162,17 @@ def read_log(
     lines = _skip(source, first)
     if first > begin:
         notes.append(f"the first {human_bytes(first)} of {human_bytes(size)} were not read")
+    number = len(reader.names)
+    reader.names[number] = name
     hurried: list[int] = []
     read = read_lines(source, number, size=size, begin=first, number=lines, late=bounds.late, hurried=hurried)
     if first > begin:
         # The cut goes through a line.
         next(read, None)
-    reader = Reader().read(read)
+    reader.read(read)
     if hurried:
         notes.append(f"time was over: between byte {hurried[0]} and the end only the last lines were read")
-    return reader, tuple(notes)
+    return tuple(notes)
 
 
 def _length(stream: BinaryIO, kind: str, bounds: Bounds) -> tuple[int, str]:

@@ -45,10 +45,11 @@ def diagnose_run(
 def _read(
     run: "RunDirectory", begins: dict[str, int], bounds: "Bounds", notes: list[str]
 ) -> Iterator[tuple[str, "Reader"]]:
+    from eagle3ops.forensics.records import Reader
     from eagle3ops.forensics.sources import read_log
 
-    for number, (log, begin) in enumerate(list(begins.items())[:MOST_LOGS]):
+    for log, begin in list(begins.items())[:MOST_LOGS]:
         with suppress(RequestError, OSError), open_log(run, log) as fd, os.fdopen(os.dup(fd), "rb", 0) as stream:
-            reader, left_out = read_log(stream, number, begin=begin, bounds=bounds)
-            notes += [f"{log}: {words}" for words in left_out]
+            reader = Reader()
+            notes += [f"{log}: {words}" for words in read_log(stream, log, reader, begin=begin, bounds=bounds)]
             yield log, reader
