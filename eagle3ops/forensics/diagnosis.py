@@ -121,15 +121,9 @@ def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False, notes: 
     for _, log in logs:
         settle(log)
     candidates = [
-        _Candidate(
-            finding,
-            log.name(finding.line, name),
-            log,
-            number,
-            None if (time := log.times.get(finding.line.place)) is None else time - apart,
-        )
-        for number, ((name, log), apart) in enumerate(zip(logs, clocks, strict=True))
-        for finding in log.findings
+        _Candidate(found, log.name(found.line, name), log, number, time if time is None else time - clocks[number])
+        for number, (name, log) in enumerate(logs)
+        for found, time in ((found, log.times.get(found.line.place)) for found in log.findings)
     ]
     root = _choose(candidates, several=len(logs) > 1 and all(c.time is not None for c in candidates))
     discounted = _discounted(candidates, root)

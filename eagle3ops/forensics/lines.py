@@ -95,7 +95,8 @@ def visible(raw: bytes) -> str:
     if len(raw) > LINE_BYTES:
         raw = raw.rstrip(b"\r")
         raw = raw[-LINE_BYTES:] if b"\r" in raw else raw[:LINE_BYTES]
-    text = raw.decode("utf-8", "replace")
+    # A zero shows nothing; without them UTF-16 reads as what it mostly is.
+    text = (raw.replace(b"\0", b"") if b"\0" in raw else raw).decode("utf-8", "replace")
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:
@@ -139,6 +140,10 @@ def take_apart(raw: bytes, file: int, offset: int, number: int) -> Line:
     level = _ORDER.get(level, level)
     stamped = bool(level or time is not None)
     return Line(file, offset, number, text, text[at:], process.strip(), rank, level, time, stamped, bool(process))
+
+
+_BEGINS = frozenset("[(+| DINWECFTS0123456789nhgwsm")
+"""How a prefix begins."""
 
 
 def _launcher(text: str) -> "re.Match[str] | None":

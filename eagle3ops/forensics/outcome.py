@@ -30,7 +30,7 @@ def settle(log: Reader) -> None:
         since = last if last is not None and last.line.place > place else finding
         went_on = course.progress - since.progress >= GOES_ON or ready > since.line.place
         if place < end:
-            # What ended cannot go on: only what was started anew shows that it was overcome, not a neighbour in the log.
+            # What ended cannot go on: that it was overcome shows only what was started anew, no neighbour in the log.
             went_on = course.anew >= GOES_ON or ready > since.line.place
         ended = last is None or last.line.place < place
         if went_on or (ended and finished > place):

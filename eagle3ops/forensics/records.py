@@ -126,6 +126,7 @@ class Reader:
         self._seen: dict[str, int] = {}
         """Of each process, how many lines of this log were read when it first wrote one."""
         self._fatal_at = 0
+        self._serving = False
         self.moments = Moments()
 
     @property
@@ -257,7 +258,7 @@ class Reader:
             ):
                 self._add(line, ERROR, ERROR.weight, trace)
             return
-        kind = once_ready(kind, body) if self.course.ready is not None else kind
+        kind = once_ready(kind, body) if self._serving else kind
         self._add(line, kind, kind.weight, trace)
 
     def _add(self, line: Line, kind: Kind, weight: float, trace: _Trace | None) -> Finding:
@@ -308,11 +309,11 @@ class Reader:
             elif now.phase is not None:
                 now.phase = line
         elif step == "ready":
-            now.ready = line
+            now.ready, self._serving = line, True
         elif step == "finished":
             now.finished = line
         elif step == "phase":
-            now.phase, now.working = line, 0
+            now.phase, now.working, self._serving = line, 0, False
         size = _WORLD.search(line.body)
         if size is not None:
             now.world = max(now.world, int(next(group for group in size.groups() if group)))

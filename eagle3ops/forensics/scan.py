@@ -69,7 +69,7 @@ def read_lines(
     kept = b""
     while offset + len(kept) < size and (more := stream.read(min(BLOCK, size - offset - len(kept)))):
         if not begin and not offset and not kept and more.startswith((b"\xff\xfe", b"\xfe\xff")):
-            selection.whole = True
+            selection.cues = tuple(b"\0".join(cue[at : at + 1] for at in range(len(cue))) for cue in _CUES)
         block = kept + more if kept else more
         end = block.rfind(b"\n") + 1
         if end == 0 and len(block) < 4 * BLOCK and len(block) + offset < size:
@@ -108,7 +108,8 @@ class _Selection:
         self._shapes: dict[int, int] = {}
         self._read_to = 0
         self.whole = size - begin <= WHOLE
-        """All of it is read: it is short, or its words cannot be looked for as bytes (UTF-16)."""
+        self.cues = _CUES
+        """As the bytes of the log spell them: in UTF-16 with a zero between two letters."""
         self.hurry = False
         """Only the end of it is still read."""
 
@@ -138,7 +139,7 @@ class _Selection:
         """The lines of a block that hold one of the words, and are not like many that were read before."""
         find, before = block.find, block.rfind
         lines: dict[int, int] = {}
-        for cue in _CUES:
+        for cue in self.cues:
             at, stop = find(cue), 0
             while at >= 0:
                 # Never back beyond the line before: a search backwards costs what it passes over.
@@ -160,7 +161,7 @@ class _Selection:
         for shape, line in zip(shapes, block.split(b"\n"), strict=True):
             stop = min(len(block), at + len(line) + 1)
             if shape in fresh and self._new(hash(shape)):
-                if any(cue in line for cue in _CUES):
+                if any(cue in line for cue in self.cues):
                     lines.append((at, stop))
                 else:
                     fresh.discard(shape)

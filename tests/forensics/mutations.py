@@ -137,22 +137,29 @@ def healthy(engine: str, count: int) -> list[bytes]:
     return (begin + said)[:count]
 
 
-def beside_a_healthy_one(chance: random.Random, lines: list[bytes], is_root: Callable[[bytes], bool]) -> list[bytes]:
+def appended(chance: random.Random, lines: list[bytes], is_root: Callable[[bytes], bool]) -> list[bytes]:
+    """The log of a run before it, to which nothing happened, stands in the same file."""
+    return healthy(_engine(lines), 60) + lines
+
+
+def interleaved(chance: random.Random, *logs: list[bytes]) -> list[bytes]:
+    """Several logs that were written into one, each in its own order."""
+    mixed = [(chance.random(), log) for log in logs for _ in log]
+    rest = {id(log): iter(log) for log in logs}
+    return [next(rest[id(log)]) for _, log in sorted(mixed, key=lambda one: one[0])]
+
+
+def beside_a_healthy_one(chance: random.Random, lines: list[bytes]) -> list[bytes]:
     """Another process writes into the same log, and has no trouble; it goes on for a while after the last line."""
     other = healthy(_engine(lines), max(12, len(lines) // 3))
-    mixed, rest = list(lines), other[-6:]
-    places = sorted(chance.randrange(len(mixed) + 1) for _ in other[:-6])
-    for place, line in reversed(list(zip(places, other[:-6], strict=True))):
-        # A line of a process without prefixes in the middle of a traceback would be a torn log, not two.
-        mixed.insert(place, line)
-    return mixed + rest
+    return interleaved(chance, lines, other[:-6]) + other[-6:]
 
 
 MUTATIONS: dict[str, Mutation] = {
     found.__name__: found
     for found in (
         dropped, reordered, cut, coloured, elsewhere, other_ranks, wrapped, windows, other_stamps, other_launcher,
-        beside_a_healthy_one,
+        appended,
     )
 }  # fmt: skip
 
