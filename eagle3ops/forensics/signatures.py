@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
 
+from eagle3ops.forensics.needles import GRAM, grams, needles
+
 CAUSES = ("root", "hang", "timeout", "signal")
 
 
@@ -22,17 +24,33 @@ class Kind:
     """Where the facts come from: an issue, a file of the engine, or `standard`."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Table:
-    """The patterns of one role, tried heaviest first; `any` says quickly that none of them can match."""
+    """The patterns of one role, tried heaviest first, and of them those only whose letters a line has."""
 
-    any: re.Pattern[str]
-    each: tuple[tuple[re.Pattern[str], Kind], ...]
+    def __init__(self, entries: list[tuple[str, Kind]]) -> None:
+        self.each = tuple((re.compile(pattern), kind) for pattern, kind in entries)
+        self._sure: dict[str, tuple[int, ...]] = {}
+        self._always: tuple[int, ...] = ()
+        for number, (pattern, _) in enumerate(entries):
+            texts = needles(pattern)
+            if not texts:
+                self._always += (number,)
+            for text in texts:
+                # Any letters of it would do; those in its middle are the rarest on the whole.
+                gram = text[(at := (len(text) - GRAM) // 2) : at + GRAM]
+                self._sure[gram] = (*self._sure.get(gram, ()), number)
+        self._grams = frozenset(self._sure)
 
     def find(self, text: str) -> Kind | None:
-        if self.any.search(text) is None:
+        hits = self._grams & grams(text)
+        if not hits and not self._always:
             return None
-        return next((kind for pattern, kind in self.each if pattern.search(text) is not None), None)
+        numbers = set(self._always).union(*(self._sure[gram] for gram in hits))
+        for number in sorted(numbers):
+            pattern, kind = self.each[number]
+            if pattern.search(text) is not None:
+                return kind
+        return None
 
 
 PYTHON = Kind(
@@ -60,10 +78,6 @@ SILENT = Kind(
 )
 
 
-def _global(pattern: str) -> str:
-    return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else f"(?:{pattern})"
-
-
 @cache
 def tables() -> dict[str, _Table]:
     """The tables by role: causes (root, hang, timeout, signal together), consequence, noise, ..."""
@@ -82,14 +96,9 @@ def tables() -> dict[str, _Table]:
         if kind.role == "noise" and kind.weight:
             table = "never"
         found.setdefault(table, []).extend((pattern, kind) for pattern in entry["patterns"])
-    answer = {}
-    for name, entries in found.items():
+    for entries in found.values():
         entries.sort(key=lambda entry: -entry[1].weight)
-        answer[name] = _Table(
-            re.compile("|".join(_global(pattern) for pattern, _ in entries)),
-            tuple((re.compile(_global(pattern)), kind) for pattern, kind in entries),
-        )
-    return answer
+    return {name: _Table(entries) for name, entries in found.items()}
 
 
 @lru_cache(maxsize=20_000)
