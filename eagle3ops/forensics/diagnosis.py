@@ -11,10 +11,11 @@ from typing import Any
 
 from eagle3ops.errors import RequestError
 from eagle3ops.forensics.clocks import ahead
+from eagle3ops.forensics.findings import Finding
 from eagle3ops.forensics.fingerprint import fingerprint
 from eagle3ops.forensics.lines import Line
 from eagle3ops.forensics.outcome import GOES_ON, settle
-from eagle3ops.forensics.records import Finding, Reader
+from eagle3ops.forensics.records import Reader
 from eagle3ops.forensics.signatures import SILENT, Kind
 from eagle3ops.forensics.sources import open_file, read_log, rotated
 from eagle3ops.runs.redact import redact
@@ -121,9 +122,11 @@ def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False, notes: 
     for _, log in logs:
         settle(log)
     candidates = [
-        _Candidate(found, log.name(found.line, name), log, number, time if time is None else time - clocks[number])
+        _Candidate(
+            found, log.name(found.line, name), log, number, None if found.time is None else found.time - clocks[number]
+        )
         for number, (name, log) in enumerate(logs)
-        for found, time in ((found, log.times.get(found.line.place)) for found in log.findings)
+        for found in log.findings
     ]
     root = _choose(candidates, several=len(logs) > 1 and all(c.time is not None for c in candidates))
     discounted = _discounted(candidates, root)

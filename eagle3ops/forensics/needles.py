@@ -4,14 +4,21 @@ Some hundred patterns in one alternation cost 0.2 ms for a line. Three letters i
 are found in a set, for all patterns at once, in a hundredth of that.
 """
 
-import re._constants as code  # type: ignore[import-untyped,unused-ignore]
-import re._parser as parser  # type: ignore[import-untyped,unused-ignore]
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 GRAM = 3
 """Letters in a row that are looked for."""
+
+
+try:
+    code: Any = import_module("re._constants")
+    parser: Any = import_module("re._parser")
+except ImportError:
+    # They are no public part of Python: without them every pattern is tried on every line.
+    code = parser = None
 
 
 @lru_cache(maxsize=8)
@@ -25,8 +32,7 @@ def needles(pattern: str) -> frozenset[str]:
     """Texts in small letters, one of which is in every text that the pattern matches; none: nothing is sure."""
     try:
         return _best(list(_flat(parser.parse(pattern))))
-    except (AttributeError, TypeError, ValueError):
-        # The parser is no public part of Python: without it every pattern is tried on every line.
+    except (AttributeError, TypeError, ValueError, IndexError):
         return frozenset()
 
 

@@ -9,6 +9,7 @@ NOWHERE = (-1, -1)
 
 def settle(log: Reader) -> None:
     """Takes weight from what was overcome: the work went on after it, or had been ended on purpose before it."""
+    log.finish()
     course = log.course
     findings = list(log.findings)
     stop = course.stopped.place if course.stopped is not None else None

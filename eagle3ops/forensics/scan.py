@@ -108,7 +108,7 @@ class _Selection:
         self._shapes: dict[int, int] = {}
         self._read_to = 0
         self.whole = size - begin <= WHOLE
-        self.cues = _CUES
+        self.cues: tuple[bytes, ...] = _CUES
         """As the bytes of the log spell them: in UTF-16 with a zero between two letters."""
         self.hurry = False
         """Only the end of it is still read."""

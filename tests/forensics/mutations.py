@@ -197,7 +197,7 @@ FILES: dict[str, Files] = {found.__name__: found for found in (twice, rotated, b
 
 def write(folder: Path, files: dict[str, list[bytes]]) -> list[Path]:
     """Writes them as their names say."""
-    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    pack: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
     for name, lines in files.items():
         data = b"\n".join(lines)
         path = folder / name
