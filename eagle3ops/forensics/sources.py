@@ -159,15 +159,16 @@ def read_log(
         size = os.fstat(stream.fileno()).st_size
     most = TAIL if bounds.late() else bounds.most
     first = begin if most is None else max(begin, size - most)
-    lines = _skip(source, first)
     if first > begin:
         notes.append(f"the first {human_bytes(first)} of {human_bytes(size)} were not read")
     number = len(reader.names)
     reader.names[number] = name
     hurried: list[int] = []
-    read = read_lines(source, number, size=size, begin=first, number=lines, late=bounds.late, hurried=hurried)
-    if first > begin:
-        # The cut goes through a line.
+    # From the byte before: the line that it is in, which may be no more than its end, is not read.
+    start = max(0, first - 1)
+    lines = _skip(source, start)
+    read = read_lines(source, number, size=size, begin=start, number=lines, late=bounds.late, hurried=hurried)
+    if first > 0:
         next(read, None)
     reader.read(read)
     if hurried:
