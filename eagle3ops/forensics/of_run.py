@@ -13,14 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import RequestError
 from eagle3ops.forensics.diagnosis import Diagnosis, Root, judge
 from eagle3ops.forensics.records import Reader
-from eagle3ops.forensics.scan import read_lines
 from eagle3ops.forensics.signatures import PYTHON
+from eagle3ops.forensics.sources import SECONDS, Bounds, read_log
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import read_events
 from eagle3ops.runs.leash import leashed
@@ -29,10 +30,8 @@ from eagle3ops.words import plain
 
 MOST_LOGS = 64
 """Logs of one run that are read; the newest, where there are more."""
-MOST_BYTES = 64 << 20
-"""Of each log that are read when nobody asked for it: the newest."""
-LIMIT_S = 20.0
-"""So long a run waits for the cause of its failure."""
+LIMIT_S = SECONDS + 5.0
+"""So long a run waits for the cause of its failure: as long as is read, and what it takes to judge that."""
 SURE = 0.5
 """How sure the root has to be, to be told unasked."""
 _MEMORY = 4 << 30
@@ -45,29 +44,36 @@ def diagnose_run(
     begins: Mapping[str, int] | None = None,
     *,
     going_on: bool = False,
-    most_bytes: int | None = None,
+    bounds: Bounds | None = None,
 ) -> Diagnosis:
     """What the logs of a run say.
+
+    Somebody waits for it: of each log only the newest part is read, and of all only as much as there is time for.
 
     Args:
         run: the run.
         begins: the logs to read, and the byte from which on; all are read without it.
         going_on: the logs may still grow.
-        most_bytes: read no more than so many bytes at the end of each log.
+        bounds: how much is read.
     """
+    notes: list[str] = []
     if begins is None:
-        newest = sorted(list_logs(run), key=lambda log: -log["modified"])[:MOST_LOGS]
-        begins = dict.fromkeys(sorted(log["log"] for log in newest), 0)
-    return judge(list(_read(run, begins, most_bytes)), going_on=going_on)
+        newest = sorted(list_logs(run), key=lambda log: -log["modified"])
+        if len(newest) > MOST_LOGS:
+            notes.append(f"of {len(newest)} logs the {MOST_LOGS} that were written to last were read")
+        begins = dict.fromkeys(sorted(log["log"] for log in newest[:MOST_LOGS]), 0)
+    logs = list(_read(run, begins, bounds or Bounds.short(), notes))
+    return judge(logs, going_on=going_on, notes=notes)
 
 
-def _read(run: RunDirectory, begins: Mapping[str, int], most: int | None) -> Iterator[tuple[str, Reader]]:
-    for number, (log, begin) in enumerate(list(begins.items())[:MOST_LOGS]):
-        with suppress(RequestError, OSError), open_log(run, log) as fd, os.fdopen(os.dup(fd), "rb") as stream:
-            size = os.fstat(fd).st_size
-            start = begin if most is None else max(begin, size - most)
-            stream.seek(0)
-            yield log, Reader().read(read_lines(stream, number, begin=start))
+def _read(
+    run: RunDirectory, begins: Mapping[str, int], bounds: Bounds, notes: list[str]
+) -> Iterator[tuple[str, Reader]]:
+    for log, begin in list(begins.items())[:MOST_LOGS]:
+        with suppress(RequestError, OSError), open_log(run, log) as fd, os.fdopen(os.dup(fd), "rb", 0) as stream:
+            reader = Reader()
+            notes += [f"{log}: {words}" for words in read_log(stream, log, reader, begin=begin, bounds=bounds)]
+            yield log, reader
 
 
 def begins_of(run: RunDirectory, stage: str) -> dict[str, int]:
@@ -110,21 +116,11 @@ def root_of(run: RunDirectory, stage: str, said: str = "") -> dict[str, Any] | N
         stage: name of the stage that failed.
         said: what the stage says went wrong.
     """
-    found = diagnose_run(run, begins_of(run, stage), most_bytes=MOST_BYTES)
+    found = diagnose_run(run, begins_of(run, stage))
     root = found.root
     if root is None or root.confidence < SURE or not _better(root, stage, said):
         return None
-    return {
-        "file": root.file,
-        "offset": root.offset,
-        "line_no": root.line_no,
-        "text": root.text,
-        "category": root.category,
-        "confidence": root.confidence,
-        "explanation": root.explanation,
-        "fix": root.fix,
-        "suspect_ranks": found.suspect_ranks,
-    }
+    return asdict(root) | {"suspect_ranks": found.suspect_ranks}
 
 
 def _better(root: Root, stage: str, said: str) -> bool:
@@ -186,6 +182,8 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "confidence": (int, float),
     "explanation": str,
     "fix": str,
+    "source": str,
+    "fingerprint": str,
     "suspect_ranks": list,
 }
 
