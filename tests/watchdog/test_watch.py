@@ -277,6 +277,18 @@ def test_helpers_and_debuggers_are_no_evidence() -> None:
     assert machine.standings == {Standing.HEALTHY}
 
 
+def test_taking_the_evidence_changes_nothing() -> None:
+    worker = Process(2, 1, "sglang::scheduler", "S", "anon_pipe_write")
+    machine = Machine(Process(1, wakeups=10.0), worker)
+    machine.say(READY)
+    assert told(machine.run(40)) == ("blocked_pipe", Standing.CONVICTED)
+    worker.state, worker.wchan, worker.wakeups = "t", "ptrace_stop", 3.0
+    machine.run(3)
+    worker.state, worker.wchan, worker.wakeups = "S", "anon_pipe_write", 0.0
+    machine.run(20)
+    assert {told(one) for one in machine.readings[35:]} == {("blocked_pipe", Standing.CONVICTED)}
+
+
 def test_batches_in_the_log_of_one_process_acquit_no_other() -> None:
     worker = Process(2, 1, "sglang::detoken")
     machine = Machine(Process(1, wakeups=10.0), worker, Process(3, 1, "sglang::schedul", "R", "0", cpu=1.0))
