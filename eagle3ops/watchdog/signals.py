@@ -23,6 +23,7 @@ _SUSPENDED_S = 0.5
 _STARVED_PERCENT = 90.0
 _SLOW_SAMPLE_MS = 2500.0
 _LOST_KEPT = 500
+_TRACED_S = 60.0
 MOST_PROCESSES = 4096
 
 FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -91,6 +92,7 @@ class Track:
     family: str = ""
     family_since: float = 0.0
     was_alive: bool = False
+    traced_since: float | None = None
     still_since: float = 0.0
     """Since then neither CPU, wake-ups nor bytes have moved."""
     points: deque[_Counts] = field(default_factory=deque)
@@ -315,13 +317,20 @@ class Window:
         track.compiler = COMPILERS.match(name) is not None
         track.helper = _HELPERS.match(name) is not None or bool(_TRACKER.search((text(entry.get("cmd")) or "")[:500]))
         state = (text(entry.get("state")) or "")[:1]
+        kind = family(text(entry.get("wchan")))
+        if state == "t":
+            # Looked at by a debugger, or by the evidence itself: for a while it is what it was before.
+            track.traced_since = at if track.traced_since is None else track.traced_since
+            if track.state and at - track.traced_since < _TRACED_S:
+                state, kind = track.state, track.family
+        else:
+            track.traced_since = None
         if state != track.state:
             track.state, track.state_since = state, at
         if state and state not in "ZX":
             self.seen = track.was_alive = True
             if track.compiler:
                 self.compiled_at = at
-        kind = family(text(entry.get("wchan")))
         if kind != track.family:
             track.family, track.family_since = kind, at
         self._count(track, entry, at)
