@@ -87,6 +87,8 @@ class _Collection:
         """(rank, finding): the smaller, the more telling."""
         self.suspects: list[tuple[int, int]] = []
         self.locks: list[LockFile] = []
+        self.left_over: list[LockFile] = []
+        """Locks that would be stale if anybody waited for them."""
         self.clusters: list[Cluster] = []
 
     def run(self, *, intrusive: bool, apart_s: float) -> Dossier:
@@ -218,6 +220,10 @@ class _Collection:
         missing = [f"{place}: {answer.missing}" for place, answer in zip(folders, asked, strict=True) if answer.missing]
         examined = ask_once(lambda: locks.examine(paths), limit_s=max(0.1, until - time.monotonic()))
         self.locks = examined.value or []
+        if self.reading is not None and self.reading.state != "stale_lock":
+            # Old locks lie about in many caches and harm nobody: one counts when somebody behaves as if waiting for it.
+            self.left_over = [lock for lock in self.locks if lock.stale]
+            self.locks = [lock.harmless() if lock.stale else lock for lock in self.locks]
         for lock in self.locks:
             if lock.stale:
                 self._tell(1, [Evidence(f"stale lock {lock.path}: {lock.proof}")])
@@ -295,12 +301,23 @@ class _Collection:
         self._tell(0, [Evidence(w) for w in stacks.describe(self.clusters, self.names, twice=bool(second))])
         odd = [pid for one in self.clusters if one.odd for pid in one.pids]
         self._suspect(0, odd)
+        self._waits_for_locks([dump for dump, _ in first])
         missing += self._json("stacks.json", [one.as_json() for one in self.clusters])
         # Native frames last, of those that matter most: they cost seconds.
         order = sorted(got, key=lambda one: one.pid not in odd)[:MOST_NATIVE]
         if order and until - time.monotonic() > 2:
             missing += self._dumps("native", spying.take(order, until=until, native=True))
         return missing
+
+    def _waits_for_locks(self, dumps: Sequence[Dump]) -> None:
+        pids = [dump.pid for dump in dumps if stacks.waits_for_lock_file(dump)]
+        if not pids:
+            return
+        who = ", ".join(self.names.get(pid, f"pid {pid}") for pid in pids[:8])
+        self._tell(0, [Evidence(f"{who}: waits for a lock file to go away")])
+        stale = {lock.path: lock for lock in self.left_over}
+        self.locks = [stale.get(lock.path, lock) for lock in self.locks]
+        self._tell(0, [Evidence(f"stale lock {lock.path}: {lock.proof}") for lock in self.left_over])
 
     def _dumps(self, place: str, dumps: Sequence[tuple[Dump, str]]) -> list[str]:
         missing = []
