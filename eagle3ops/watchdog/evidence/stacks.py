@@ -214,7 +214,7 @@ def cluster(dumps: Sequence[Dump], kinds: Mapping[int, str], later: Sequence[Dum
 
 
 def _standing(dumps: Sequence[Dump], later: Sequence[Dump]) -> set[tuple[int, str, tuple[Frame, ...]]]:
-    """(process, role of thread, normalised stack) of those threads whose whole stack was the same twice, to the line."""
+    """(process, role of thread, normalised stack) of those threads whose stack was the same twice, to the line."""
     after = {(dump.pid, thread.thread): thread.frames for dump in later for thread in dump.threads if thread.frames}
     stood = set()
     for dump in dumps:
