@@ -196,6 +196,31 @@ def test_locks_held_waited_for_and_left_over(start: Start, tmp_path: Path, monke
     assert [lock.stale for lock in examine([tmp_path / "b/lock"])] == [True]
 
 
+def test_an_old_lock_is_stale_only_when_somebody_waits_for_one(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "CONTAINER_QUIET_S", -1.0)
+    (tmp_path / "caches").mkdir()
+    lock = tmp_path / "caches/lock"
+    lock.touch()
+
+    def found(process: ProcessId, state: str, *, intrusive: bool) -> Dossier:
+        reading = Reading(state=state, standing=Standing.ACCUSED, since=0.0, at=1.0)
+        group = Subject(name="test", processes=(process,), caches=(lock.parent,))
+        return collect(group, tmp_path / "e", reading=reading, intrusive=intrusive, apart_s=0.1)
+
+    busy = start("sleep")
+    (one,) = found(busy, "deadlock", intrusive=True).locks
+    assert (one.stale, one.proof.startswith("left over, but nothing shows that anybody waits")) == (False, True)
+    # The signals of the watchdog say so, or the stack does.
+    assert found(busy, "stale_lock", intrusive=False).locks[0].stale
+    waiting = start("wait-baton", str(lock))
+    dossier = found(waiting, "deadlock", intrusive=True)
+    assert dossier.locks[0].stale
+    assert "waits for a lock file to go away" in words(dossier)
+    assert f"stale lock {lock}" in words(dossier)
+
+
 def test_a_lock_that_a_child_inherited_is_held(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     with subprocess.Popen(
@@ -325,9 +350,9 @@ def test_a_question_without_answer_is_left_behind() -> None:
         time.sleep(seconds)
         return seconds
 
-    answers = ask_each([0.0, 5.0, -1.0, 0.01, 0.0], ask, each_s=0.3, until=time.monotonic() + 60, at_once=1)
+    answers = ask_each([0.0, 5.0, -1.0, 0.01, 0.0], ask, each_s=1.0, until=time.monotonic() + 60, at_once=1)
     assert [answer.value for answer in answers] == [0.0, None, None, 0.01, 0.0]
-    assert answers[1].missing == "no answer within 0.3 s"
+    assert answers[1].missing == "no answer within 1 s"
     assert answers[2].missing == "ValueError: no"
     assert ask_once(lambda: ask(5.0), limit_s=0.1).value is None
     assert ask_each([1.0], ask, each_s=9, until=time.monotonic() - 1)[0].missing == "no time was left for it"
