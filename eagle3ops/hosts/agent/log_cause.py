@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts.agent.logs import list_logs, open_log, read_window
+from eagle3ops.hosts.agent.logs import read_window
+from eagle3ops.runs.log_files import list_logs, open_log
 from eagle3ops.words import plain
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def find_cause(run: "RunDirectory") -> Place | None:
 def diagnosed(run: "RunDirectory") -> "Diagnosis":
     """What the logs of the stage that failed say together; of a run in which none did, all of its logs."""
     from eagle3ops.forensics.sources import Bounds
-    from eagle3ops.hosts.agent.run_forensics import diagnose_run
+    from eagle3ops.forensics.of_run import diagnose_run
 
     bounds = Bounds.short()
     stages = run.state()["stages"]
