@@ -79,8 +79,8 @@ def find_cause(run: "RunDirectory") -> Place | None:
 
 def diagnosed(run: "RunDirectory") -> "Diagnosis":
     """What the logs of the stage that failed say together; of a run in which none did, all of its logs."""
-    from eagle3ops.forensics.sources import Bounds
     from eagle3ops.forensics.of_run import diagnose_run
+    from eagle3ops.forensics.sources import Bounds
 
     bounds = Bounds.short()
     stages = run.state()["stages"]
