@@ -6,12 +6,14 @@ a run asks in a process of its own, so that no log, however strange or large, ca
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from eagle3ops.errors import RequestError
 from eagle3ops.forensics.diagnosis import Diagnosis, Root, judge
 from eagle3ops.forensics.records import Reader
 from eagle3ops.forensics.signatures import PYTHON
-from eagle3ops.forensics.sources import Bounds, read_log
+from eagle3ops.forensics.sources import SECONDS, Bounds, read_log
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import read_events
 from eagle3ops.runs.leash import leashed
@@ -28,12 +30,13 @@ from eagle3ops.words import plain
 
 MOST_LOGS = 64
 """Logs of one run that are read; the newest, where there are more."""
-LIMIT_S = 20.0
-"""So long a run waits for the cause of its failure."""
+LIMIT_S = SECONDS + 5.0
+"""So long a run waits for the cause of its failure: as long as is read, and what it takes to judge that."""
 SURE = 0.5
 """How sure the root has to be, to be told unasked."""
 _MEMORY = 4 << 30
 _ANSWER = 1 << 20
+_WORDS = re.compile(r"[a-z0-9_]{2,}")
 
 
 def diagnose_run(
@@ -45,11 +48,13 @@ def diagnose_run(
 ) -> Diagnosis:
     """What the logs of a run say.
 
+    Somebody waits for it: of each log only the newest part is read, and of all only as much as there is time for.
+
     Args:
         run: the run.
         begins: the logs to read, and the byte from which on; all are read without it.
         going_on: the logs may still grow.
-        bounds: how much may be read; everything without.
+        bounds: how much is read.
     """
     notes: list[str] = []
     if begins is None:
@@ -57,12 +62,12 @@ def diagnose_run(
         if len(newest) > MOST_LOGS:
             notes.append(f"of {len(newest)} logs the {MOST_LOGS} that were written to last were read")
         begins = dict.fromkeys(sorted(log["log"] for log in newest[:MOST_LOGS]), 0)
-    logs = list(_read(run, begins, bounds, notes))
+    logs = list(_read(run, begins, bounds or Bounds.short(), notes))
     return judge(logs, going_on=going_on, notes=notes)
 
 
 def _read(
-    run: RunDirectory, begins: Mapping[str, int], bounds: Bounds | None, notes: list[str]
+    run: RunDirectory, begins: Mapping[str, int], bounds: Bounds, notes: list[str]
 ) -> Iterator[tuple[str, Reader]]:
     for log, begin in list(begins.items())[:MOST_LOGS]:
         with suppress(RequestError, OSError), open_log(run, log) as fd, os.fdopen(os.dup(fd), "rb", 0) as stream:
@@ -111,36 +116,20 @@ def root_of(run: RunDirectory, stage: str, said: str = "") -> dict[str, Any] | N
         stage: name of the stage that failed.
         said: what the stage says went wrong.
     """
-    found = diagnose_run(run, begins_of(run, stage), bounds=Bounds.short())
+    found = diagnose_run(run, begins_of(run, stage))
     root = found.root
     if root is None or root.confidence < SURE or not _better(root, stage, said):
         return None
-    return {
-        "file": root.file,
-        "offset": root.offset,
-        "line_no": root.line_no,
-        "text": root.text,
-        "category": root.category,
-        "confidence": root.confidence,
-        "explanation": root.explanation,
-        "fix": root.fix,
-        "suspect_ranks": found.suspect_ranks,
-    }
+    return asdict(root) | {"suspect_ranks": found.suspect_ranks}
 
 
 def _better(root: Root, stage: str, said: str) -> bool:
     """Does the root say more than the stage itself?"""
-    text, known = _bare(root.text), _bare(said)
-    if not known:
+    text, known = set(_WORDS.findall(plain(root.text).lower())), set(_WORDS.findall(plain(said).lower()))
+    if len(text & known) * 2 < len(text):
         return True
-    if known in text or text in known:
-        # The same words; they say more only where a table knows what they mean.
-        return root.category != PYTHON.category and root.file != f"{stage}.log"
-    return True
-
-
-def _bare(text: str) -> str:
-    return " ".join(plain(text).split()).lower()
+    # The same words: they say more only where a table knows what another process meant by them.
+    return root.category != PYTHON.category and root.file != f"{stage}.log"
 
 
 def ask(
@@ -193,6 +182,8 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "confidence": (int, float),
     "explanation": str,
     "fix": str,
+    "source": str,
+    "fingerprint": str,
     "suspect_ranks": list,
 }
 
