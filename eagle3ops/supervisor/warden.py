@@ -5,6 +5,7 @@ hands is to move a lock out of the way that nobody holds.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog, read_events
+from eagle3ops.runs.files import log_line
 from eagle3ops.runs.processes import ProcessId
 from eagle3ops.spec.models import Pipeline
 from eagle3ops.supervisor import decision as decisions
@@ -24,6 +26,8 @@ from eagle3ops.watchdog.state import Reading, Standing
 RELEASED_S = 30.0
 """So long a stage may take to go on after a lock was moved out of its way."""
 _LOCK_S = 20.0
+MOST_CHANGES = 1000
+"""So many changes of state of one attempt are logged."""
 
 
 @dataclass(slots=True)
@@ -40,13 +44,22 @@ class Warden:
     reading: Reading | None = None
     """The last judgement."""
     release: Callable[..., Release] = release_lock
+    _changes: int = 0
     _told: set[str] = field(default_factory=set)
     _incident: Incident | None = None
     _folder: Path = Path()
 
     def on_reading(self, reading: Reading) -> None:
-        """Take note of a judgement."""
-        self.reading = reading
+        """Take note of a judgement; the log tells of each that differs from the one before."""
+        before, self.reading = self.reading, reading
+        key = (reading.state, reading.standing, reading.phase)
+        if before is not None and key == (before.state, before.standing, before.phase):
+            return
+        self._changes += 1
+        if self._changes <= MOST_CHANGES:
+            shown = "; ".join(signal.words for signal in reading.signals[:3])
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            log_line(f"{stamp} {self.stage}: {reading.standing}: {reading.title or reading.state} ({shown})")
 
     def on_incident(self, incident: Incident, folder: Path) -> None:
         """An incident began, was judged anew, or is over. Only a conviction is written down: an accusation is none."""
