@@ -316,6 +316,17 @@ def test_a_threshold_at_which_it_wavers_makes_no_second_incident() -> None:
     assert len({(one.state, one.since) for one in convicted}) == 1
 
 
+def test_ranks_that_crash_and_start_again_are_not_still() -> None:
+    machine = Machine(Process(1), Process(2, 1))
+    machine.say("[2026-11-30 02:46:10] Init torch distributed begin.")
+
+    def replace(at: float) -> None:
+        if int(at) % 5 == 0:
+            machine.processes[1] = Process(int(at), 1, cpu=0.01)
+
+    assert told(machine.run(200, replace)) == ("overdue", Standing.CONVICTED)
+
+
 def test_a_dead_child_of_work_that_goes_on_is_no_fault() -> None:
     machine = Machine(Process(1), Process(2, 1, cpu=0.5), expect="work")
     machine.run(5)
