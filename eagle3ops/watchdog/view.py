@@ -12,6 +12,8 @@ STILL_PERCENT = 2.0
 """Of a core over all processes: less is nothing. Seen: up to 1.2 % of a server whose start was held, by its polls."""
 STILL_BYTES_S = 256e3
 MOVING_BYTES_S = 1e6
+_CHANGED_S = 15.0
+_SPOKE_S = 8.0
 RECEIVED_S = 50e6
 IMPORT_BYTES_S = 20e3
 GREW_BYTES = 64 << 20
@@ -28,6 +30,8 @@ class Finding:
     since: float | None = None
     """When it began, where that is known; else when it was first found."""
     convicts: bool = False
+    mild: bool = False
+    """However long it stands, it convicts only together with a probe or a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,17 @@ class View:
 
     @property
     def still(self) -> bool:
-        """Nothing moves: no CPU, no bytes, no GPU, no compiler."""
+        """Nothing moves: no CPU, no bytes, no GPU, no compiler, no word."""
         rates = self.short
         if rates is None or rates.seconds < 8.0 or self.compiling:
             return False
         util = self.window.gpus.util(10.0)
+        changed = max(self.window.gone_at or 0.0, self.window.came_at or 0.0)
         return (
-            rates.cpu < STILL_PERCENT
+            # What a process did that is gone is not in the sums, nor is one that lived between two looks.
+            self.now - changed > _CHANGED_S
+            and (self.reader.spoke_at is None or self.now - self.reader.spoke_at > _SPOKE_S)
+            and rates.cpu < STILL_PERCENT
             and (rates.read or 0.0) < STILL_BYTES_S
             and (rates.written or 0.0) < STILL_BYTES_S
             and (util is None or util <= 2.0)
@@ -103,6 +111,9 @@ class View:
         if self.phase in ("", "starting", "compiling", "working") and rates.cpu >= 20.0:
             return True
         if self.phase in WORKING and self.working_gpus:
+            return True
+        spoke = self.reader.spoke_at
+        if self.phase in STARTING and spoke is not None and self.now - spoke <= _SPOKE_S:
             return True
         return self.bytes_s >= (IMPORT_BYTES_S if self.phase == "importing" else MOVING_BYTES_S)
 
