@@ -15,6 +15,7 @@ from eagle3ops.watchdog.view import GREW_BYTES, MOVING_BYTES_S, STILL_BYTES_S, F
 from eagle3ops.words import human_bytes
 
 GOOD_LOAD_S = 50e6
+_BATCH_S = 15.0
 _FULL_BYTES = 16 << 20
 _BATON = (8.0, 12.5)
 """Wake-ups a second of torch's `FileBaton.wait` and its like, that look ten times a second."""
@@ -50,19 +51,17 @@ def _told(view: View) -> Iterator[Finding]:
 
 
 def _process_faults(view: View) -> Iterator[Finding]:
-    now, living = view.now, view.window.living()
+    living = view.window.living()
     engine = [track for track in living if not track.helper]
-    stopped = [track for track in engine if track.state in ("T", "t")]
-    # A debugger, and py-spy, stop a process for a moment (t).
-    halted = [track for track in stopped if track.state == "T" or view.ago(track.state_since) > 60.0]
+    halted = [track for track in engine if track.state in ("T", "t")]
     if halted and not view.overcome(min(track.state_since for track in halted)):
         since = min(track.state_since for track in halted)
         words = f"{_names(halted)} in state {halted[0].state} for {view.ago(since):.0f} s"
         yield Finding("stopped", (Signal("state", words),), _pids(halted), since)
     blocked = [track for track in engine if track.family == "pipe_write" and track.state == "S"]
-    blocked = [track for track in blocked if track.still_since <= now - 5.0]
+    blocked = [track for track in blocked if _rests(view, track)]
     if blocked:
-        since = min(max(track.family_since, track.still_since) for track in blocked)
+        since = min(track.family_since for track in blocked)
         words = f"{_names(blocked)} has waited for room in a pipe for {view.ago(since):.0f} s"
         yield Finding("blocked_pipe", (Signal("wchan", words),), _pids(blocked), since)
     here = {track.pid for track in living}
@@ -76,6 +75,12 @@ def _process_faults(view: View) -> Iterator[Finding]:
         since = min(track.state_since for track in zombies)
         words = f"{_names(zombies)} has ended and its parent {zombies[0].ppid} goes on, for {view.ago(since):.0f} s"
         yield Finding("half_dead", (Signal("zombie", words),), _pids(zombies), since)
+
+
+def _rests(view: View, track: Track) -> bool:
+    """It has done next to nothing for some seconds; being looked at by a debugger is next to nothing."""
+    rates = view.window.of(track.pid, 10.0)
+    return rates is not None and rates.cpu < 1.0 and (rates.wakeups or 0.0) < 2.0
 
 
 def _mattered(track: Track) -> bool:
@@ -160,10 +165,15 @@ def healthy(view: View) -> Finding:
         if gpu is not None and view.window.gpus.all and not view.asked.busy(view.now):
             return Finding("serving" if gpu >= 3.0 or recent else "idle")
         cpu = rates is not None and rates.cpu >= 5.0
+        if view.reader.batch_at is not None and view.asked.running is None:
+            # It logs its batches: a scheduler that burns a core between them only polls.
+            cpu = view.now - view.reader.batch_at <= _BATCH_S
         return Finding("serving" if recent or cpu or view.asked.busy(view.now) else "idle")
     if view.compiling and rates is not None and rates.cpu >= 20.0:
         return Finding("compiling")
-    fetches = (rates is not None and (rates.read or 0.0) >= 20e6) or view.window.gpus.grew(30.0) >= GREW_BYTES
+    read = 0.0 if rates is None else rates.read or 0.0
+    # Imports read some 30 MB/s.
+    fetches = read >= (20e6 if not name else 100e6) or view.window.gpus.grew(30.0) >= GREW_BYTES
     if name == "starting":
         return Finding("loading" if fetches and view.reader.spoke_at is None else "starting")
     gone = view.window.gone_at

@@ -8,6 +8,7 @@ All time comes from the arguments: what was recorded gives, played again, the sa
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from eagle3ops.watchdog.asked import DECIDING, Asked
@@ -31,6 +32,8 @@ _PATIENT = frozenset({"starting", "importing", "loading", "allocating", "compili
 """Phases of a start in which movement counts; the others may move for ever without getting anywhere."""
 _STAGES = {"generate": "generating", "extract": "extracting", "train": "training", "checkpoint": "checkpointing"}
 _LEAST_S = 5.0
+_ALIKE = frozenset({"deadlock", "overdue", "spin", "unresponsive"})
+"""What a probe or a deadline shows goes by one of these; which, may waver at a threshold, and is kept as it was."""
 _BETWEEN_STEPS = frozenset({"deadlock", "spin", "stale_lock", "disk_wait"})
 """What looks like these between two steps of work is none of them."""
 
@@ -67,6 +70,7 @@ class Watch:
         self._state = ("", 0.0)
         self._moved_at: float | None = None
         self._well = False
+        self._held: tuple[str, Standing] | None = None
         self._progress_at: float | None = None
 
     def sample(self, sample: Mapping[str, Any], members: frozenset[int]) -> None:
@@ -139,6 +143,9 @@ class Watch:
             view.phase = "working"
         due, deadline = self._due(view)
         finding, standing = self._judged(view, due)
+        if self._held is not None and self._held[1] is standing and {finding.state, self._held[0]} <= _ALIKE:
+            finding = replace(finding, state=self._held[0])
+        self._held = None if standing is Standing.HEALTHY else (finding.state, standing)
         self._well = standing is Standing.HEALTHY
         return self._reading(now, finding, standing, view=view, deadline=deadline)
 

@@ -16,7 +16,8 @@ SGLANG = ["importing", "connecting", "importing", "loading", "allocating"]
 
 
 def phases(text: str) -> list[str]:
-    reader, found = PhaseReader(), []
+    reader = PhaseReader()
+    found: list[str] = []
     for number, line in enumerate(text.split("\n")):
         reader.take("log", line, float(number))
         if reader.phase is not None and (not found or found[-1] != reader.phase.name):
