@@ -30,6 +30,9 @@ SECONDS = 12.0
 INFLATED = 1 << 30
 """Bytes of text that are taken out of one compressed log where an answer may not take long."""
 
+XZ_MEMORY = 256 << 20
+"""Bytes that unpacking xz may take; the most that `xz -9` asks for is 65 MiB."""
+
 _KINDS: Sequence[tuple[bytes, str]] = (
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bzip2"),
@@ -71,7 +74,7 @@ class Inflated:
         elif kind == "bzip2":
             self._read1 = bz2.BZ2File(stream).read1
         elif kind == "xz":
-            self._read1 = lzma.LZMAFile(stream).read1  # noqa: SIM115  # it lives as long as this does
+            self._read1 = _xz(stream)
         else:
             self._read1, error = _zstd(stream)
             self._damage += (error,)
@@ -91,6 +94,27 @@ class Inflated:
             parts.append(part)
             length += len(part)
         return b"".join(parts)
+
+
+def _xz(stream: BinaryIO) -> Callable[[int], bytes]:
+    """As `lzma.open` reads it, but within bounds: a file of a few bytes may ask for 4 GiB to be unpacked in."""
+    decoder = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+
+    def read1(size: int) -> bytes:
+        nonlocal decoder
+        while True:
+            more = b""
+            if decoder.eof:
+                more = decoder.unused_data.lstrip(b"\0") or stream.read(1 << 16)
+                if not more:
+                    return b""
+                decoder = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+            elif decoder.needs_input and not (more := stream.read(1 << 16)):
+                raise EOFError
+            if part := decoder.decompress(more, size):
+                return part
+
+    return read1
 
 
 def _zstd(stream: BinaryIO) -> tuple[Callable[[int], bytes], type[BaseException]]:

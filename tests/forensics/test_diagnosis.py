@@ -243,3 +243,9 @@ def test_logs_of_real_engines(recordings: Path) -> None:
     assert verdict("vllm-cpu/fail_torchvision.log") == ("failure", "abi_mismatch")
     assert verdict("sglang-cpu/wd2.log") == ("hang", "hang_watchdog")
     assert verdict("gpu/logs/ddp-mismatch.log") == ("hang", "nccl_timeout")
+    # Of a real server on a GPU, packed; none of them was in view when the tables were written.
+    for name in ("E-server_s3k1d4", "E-server_s3k4d16", "E-server_s5k1d6", "E-wrong-server_shift", "runA-server_base"):
+        assert verdict(f"gpu/logs/{name}.log.gz") == ("no_failure", None)
+    assert verdict("gpu/logs/E-wrong-server_embed.log.gz") == ("failure", "python_exception")
+    assert verdict("gpu/logs/F-server_s3k1d4.log.gz") == ("failure", "process_killed")
+    assert verdict("gpu/logs/runA-server_hs.log.gz") == ("failure", "cuda_kernel_fault")

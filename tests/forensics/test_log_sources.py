@@ -6,6 +6,7 @@ import lzma
 import os
 import random
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,12 +53,34 @@ def test_a_packed_log_that_is_still_being_written(tmp_path: Path) -> None:
     assert "cut off or damaged" in found.notes[0]
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_log_without_its_end(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(pack(QUIET)[:-20])
+    assert "cut off or damaged" in diagnose_files([tmp_path / "a"]).notes[0]
+
+
+def test_xz_may_not_ask_for_much_memory(tmp_path: Path) -> None:
+    packer = lzma.LZMACompressor(filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 4096}])
+    small = packer.compress(FAILED) + packer.flush()
+    # The size of the dictionary is the byte behind the id and the length of the filter's properties.
+    at = small.index(b"\x21\x01") + 2
+    header = bytearray(small)
+    header[at] = 38
+    crc = zlib.crc32(bytes(header[12 : 12 + header[12] * 4]))
+    header[12 + header[12] * 4 : 16 + header[12] * 4] = crc.to_bytes(4, "little")
+    (tmp_path / "a.xz").write_bytes(bytes(header))
+    found = diagnose_files([tmp_path / "a.xz"])
+    assert found.root is None
+    assert "damaged" in found.notes[0]
+
+
 def test_members_after_one_another_and_bytes_behind_them(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(b"step 1 loss 2\n") + gzip.compress(FAILED) + b"garbage")
-    found = diagnose_files([path])
-    assert found.root is not None
-    assert found.root.offset == 14
+    for pack in (gzip.compress, bz2.compress, lzma.compress):
+        path.write_bytes(pack(b"step 1 loss 2\n") + pack(FAILED) + b"garbage")
+        found = diagnose_files([path])
+        assert found.root is not None
+        assert found.root.offset == 14
 
 
 def test_zstd_without_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
