@@ -25,6 +25,7 @@ from eagle3ops.watchdog.deadlines import Deadlines
 from eagle3ops.watchdog.guard import Guard
 from eagle3ops.watchdog.logs import Tails
 from eagle3ops.watchdog.probes import Prober
+from eagle3ops.watchdog.samples import own_samples
 from eagle3ops.watchdog.state import Subject
 from eagle3ops.watchdog.subject import RunFinder
 from eagle3ops.watchdog.watch import Watch
@@ -63,6 +64,8 @@ async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
             on_incident=warden.on_incident,
             on_conviction=warden.on_conviction,
             evidence=run.artifacts,
+            # Its own: the host's sampler, started from here, would be ended with the run for all who watch.
+            samples=own_samples((attempt,), paths=(run.path,), marked=True),
             say=lambda words: log_line(f"{stage}: {words}"),
         )
         work = asyncio.ensure_future(guard.run())

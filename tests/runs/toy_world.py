@@ -38,6 +38,7 @@ class Toy:
             "EAGLE3OPS_JOBS": "toy_jobs",
             "EAGLE3OPS_ROOT": str(self.root),
             "EAGLE3OPS_CACHE": str(self.folder / "cache"),
+            "EAGLE3OPS_STATE": str(self.folder / "state"),
             "PYTHONPATH": os.pathsep.join([str(self.folder), str(Path(__file__).parent), *PYTHONPATH]),
             **self.variables,
         }

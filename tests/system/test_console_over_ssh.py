@@ -35,7 +35,7 @@ async def test_a_passphrase_is_asked_for_once_and_kept_for_reconnects(
     ssh_world.config(f"Host *\n  IdentityFile {locked}\n")
     (tmp_path / "there").mkdir()
     there = Toy(prepare(tmp_path / "there"))
-    kept = ("EAGLE3OPS_JOBS", "EAGLE3OPS_ROOT", "EAGLE3OPS_CACHE", "PYTHONPATH")
+    kept = ("EAGLE3OPS_JOBS", "EAGLE3OPS_ROOT", "EAGLE3OPS_CACHE", "EAGLE3OPS_STATE", "PYTHONPATH")
     server = ssh_world.server(environment={name: there.environment[name] for name in kept})
     ssh_world.trust(server)
     Registry().add(Host(name="big", address=parse_address(server.url()), python=python()))

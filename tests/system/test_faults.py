@@ -19,7 +19,12 @@ pytestmark = pytest.mark.timeout(300)
 def eagle3ops(root: Path, *args: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "eagle3ops", *args, "--root", str(root)],
-        env={**os.environ, "EAGLE3OPS_CACHE": str(root / "cache"), "NO_COLOR": "1"},
+        env={
+            **os.environ,
+            "EAGLE3OPS_CACHE": str(root / "cache"),
+            "EAGLE3OPS_STATE": str(root / "state"),
+            "NO_COLOR": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

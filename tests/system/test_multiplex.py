@@ -26,7 +26,13 @@ TURNS = [*SETTINGS, "--set", f"stages.extract.quota={QUOTA >> 10} KiB"]
 
 
 def environment(cache: Path) -> dict[str, str]:
-    return {**os.environ, "EAGLE3OPS_CACHE": str(cache), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    return {
+        **os.environ,
+        "EAGLE3OPS_CACHE": str(cache),
+        "EAGLE3OPS_STATE": str(cache / "state"),
+        "OMP_NUM_THREADS": "1",
+        "NO_COLOR": "1",
+    }
 
 
 def eagle3ops(root: Path, cache: Path, *args: str) -> subprocess.Popen[str]:

@@ -59,7 +59,7 @@ def big(ssh_world: SshWorld, tmp_path: Path) -> There:
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
         worlds.append(Toy(prepare(tmp_path / name)))
-    kept = ("EAGLE3OPS_JOBS", "EAGLE3OPS_ROOT", "EAGLE3OPS_CACHE", "PYTHONPATH")
+    kept = ("EAGLE3OPS_JOBS", "EAGLE3OPS_ROOT", "EAGLE3OPS_CACHE", "EAGLE3OPS_STATE", "PYTHONPATH")
     server = ssh_world.server(environment={name: worlds[1].environment[name] for name in kept})
     ssh_world.trust(server)
     made = There(ssh_world, server, *worlds)

@@ -116,7 +116,7 @@ async def test_run_survives_everything_between_it_and_the_console(
     ssh_world: SshWorld, line: Line, tmp_path: Path, cut_s: float, parts: int, keepalive: tuple[float, int]
 ) -> None:
     toy = Toy(prepare(tmp_path))
-    kept = ("EAGLE3OPS_JOBS", "EAGLE3OPS_ROOT", "EAGLE3OPS_CACHE", "PYTHONPATH")
+    kept = ("EAGLE3OPS_JOBS", "EAGLE3OPS_ROOT", "EAGLE3OPS_CACHE", "EAGLE3OPS_STATE", "PYTHONPATH")
     environment = {name: toy.environment[name] for name in kept}
     server = ssh_world.server(netns=line.name, address=line.far, environment=environment)
     ssh_world.trust(server)

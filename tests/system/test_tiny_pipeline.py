@@ -23,7 +23,13 @@ def command(root: Path, *args: str) -> list[str]:
 
 
 def environment(cache: Path) -> dict[str, str]:
-    return {**os.environ, "EAGLE3OPS_CACHE": str(cache), "OMP_NUM_THREADS": "2", "NO_COLOR": "1"}
+    return {
+        **os.environ,
+        "EAGLE3OPS_CACHE": str(cache),
+        "EAGLE3OPS_STATE": str(cache / "state"),
+        "OMP_NUM_THREADS": "2",
+        "NO_COLOR": "1",
+    }
 
 
 def run(root: Path, cache: Path, *args: str) -> subprocess.CompletedProcess[str]:
