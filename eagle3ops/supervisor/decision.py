@@ -12,6 +12,7 @@ from typing import Any
 
 from eagle3ops.runs.files import read_json, write_json
 from eagle3ops.runs.processes import ProcessId
+from eagle3ops.runs.redact import redact_data
 
 FILE = "watchdog.json"
 RESTART, GIVE_UP = "restart", "give_up"
@@ -50,7 +51,7 @@ class Decision:
         """Put it where the supervisor looks."""
         data = {name: getattr(self, name) for name in _TEXTS}
         data |= {"environment": dict(self.environment), "arguments": list(self.arguments)}
-        write_json(run_dir / FILE, data | {"attempt": self.attempt.as_json()})
+        write_json(run_dir / FILE, redact_data(data) | {"attempt": self.attempt.as_json()})
 
 
 _TEXTS = ("incident", "stage", "action", "title", "why", "fingerprint", "rung", "evidence")

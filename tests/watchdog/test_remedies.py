@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from eagle3ops.runs.events import Event
 from eagle3ops.runs.processes import ProcessId, identify
+from eagle3ops.spec.models import Phase
 from eagle3ops.watchdog.lock_release import file_system_of, parse_locks, release_lock
+from eagle3ops.watchdog.phases import PHASES
 from eagle3ops.watchdog.remedies import (
     BISECT,
     GIVE_UP,
@@ -28,6 +31,7 @@ from eagle3ops.watchdog.remedies import (
     history,
     rungs_for,
 )
+from eagle3ops.watchdog.states import STATES
 
 FAULT = fingerprint("serve", "deadlock", "capturing")
 RUNGS = rungs_for("sglang", "0.5.14", "deadlock", "capturing")
@@ -228,3 +232,9 @@ def test_odd_tables_of_the_kernel_are_no_trouble(locks: str, mounts: str) -> Non
 def test_the_kernel_names_locked_files_by_device_and_inode() -> None:
     text = "1: FLOCK  ADVISORY  WRITE 708 08:01:262170 0 EOF\n1: -> FLOCK ADVISORY WRITE 709 08:01:262170 0 EOF\n"
     assert parse_locks(text) == {(os.makedev(8, 1), 262170)}
+
+
+def test_a_pipeline_file_knows_the_phases_and_the_ladder_the_states_that_there_are() -> None:
+    assert set(get_args(Phase)) == set(PHASES) - {"working"}
+    assert {state for rung in all_rungs() for state in rung.states} <= set(STATES)
+    assert {phase for rung in all_rungs() for phase in rung.phases} <= set(PHASES)

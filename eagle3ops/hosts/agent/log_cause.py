@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.errors import RequestError
@@ -98,6 +97,7 @@ def diagnosed(run: "RunDirectory") -> "Diagnosis":
 
 def _candidates(run: "RunDirectory", stages: list[str], state: dict[str, Any]) -> Iterator[tuple[str, int, int | None]]:
     """Logs in which to look, the likeliest first: name, byte from which on, byte at which something points."""
+    from eagle3ops.forensics.of_run import log_name
     from eagle3ops.runs.events import read_events
 
     for stage in stages:
@@ -105,7 +105,7 @@ def _candidates(run: "RunDirectory", stages: list[str], state: dict[str, Any]) -
         started: dict[str, tuple[str, int]] = {}
         ended: list[tuple[str, int, int | None]] = []
         for event in read_events(run.events_file):
-            data, log = event.data, _name(run, event.data.get("log"))
+            data, log = event.data, log_name(run, event.data.get("log"))
             offset = data.get("offset") if isinstance(data.get("offset"), int) else 0
             if event.stage != stage:
                 continue
@@ -120,18 +120,9 @@ def _candidates(run: "RunDirectory", stages: list[str], state: dict[str, Any]) -
                 ended += [(*known, None)] if known is not None else []
         yield from reversed(pointed)
         yield from ended
-        yield _name(run, state[stage].get("log")) or f"{stage}.log", 0, None
+        yield log_name(run, state[stage].get("log")) or f"{stage}.log", 0, None
         yield from ((log, begin, None) for log, begin in started.values())
     yield "supervisor.log", 0, None
-
-
-def _name(run: "RunDirectory", said: object) -> str | None:
-    """The name of a log below the folder of logs, from how events and the state name it."""
-    if not isinstance(said, str) or not said:
-        return None
-    with suppress(ValueError):
-        return (run.path / said).relative_to(run.logs).as_posix()
-    return Path(said).name
 
 
 def _look(run: "RunDirectory", log: str, begin: int, pointed: int | None) -> Place | None:
