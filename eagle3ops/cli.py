@@ -129,6 +129,14 @@ def build_parser() -> ArgumentParser:
     diagnose.add_argument("--run", dest="diagnose_run", metavar="RUN", help="the logs of a run: id, or `last`")
     _add_watch(commands, common)
     _add_drafters(commands, common)
+    _add_layers(commands)
+    _add_patch(commands, common)
+    lint = commands.add_parser("lint", help="what is wrong with a drafter's checkpoint, for a target and an engine")
+    lint.add_argument("drafter", help="folder of the checkpoint")
+    lint.add_argument("--target", required=True, metavar="DIR", help="folder of the target, with its config.json")
+    lint.add_argument("--engine", required=True, help="sglang, vllm or reference")
+    lint.add_argument("--engine-version", metavar="V", help="such as 0.5.14")
+    lint.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
     _add_telemetry(commands, common)
@@ -184,6 +192,43 @@ def _add_drafters(commands: "_SubParsersAction[ArgumentParser]", common: Argumen
         command.add_argument("--reason", metavar="TEXT", help="why; it is recorded")
     for command in (show, back):
         command.add_argument("target", nargs="?", help="its name, or the beginning of its fingerprint")
+
+
+def _add_patch(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
+    patch = commands.add_parser("patch", help="change an installed engine's source, whole or not at all, and back")
+    of_patch = patch.add_subparsers(dest="patch_command", metavar="COMMAND", required=True)
+    of_patch.add_parser("list", parents=[common], help="the recipes that come with eagle3ops")
+    of_patch.add_parser("status", parents=[common], help="what is applied, and what an upgrade has replaced")
+    for name, text in (
+        ("show", "what a recipe would change, as a diff"),
+        ("apply", "change it; without --yes the same as show"),
+        ("revert", "put the originals back, byte by byte"),
+        ("forget", "take a patch out of the journal that an upgrade has replaced"),
+    ):
+        command = of_patch.add_parser(name, parents=[common], help=text)
+        command.add_argument(
+            "recipe", help="a name from `patch list`" + (", or a .toml file" * (name in ("show", "apply")))
+        )
+        if name != "forget":
+            command.add_argument("--path", metavar="DIR", help="site-packages of the engine's environment")
+        if name == "apply":
+            command.add_argument("--python", metavar="FILE", help="the engine's interpreter (that of the environment)")
+            command.add_argument("--timeout", type=_seconds, default=600.0, metavar="S", help="for the import (600)")
+            command.add_argument("--yes", dest="patch_yes", action="store_true", help="change it")
+
+
+def _add_layers(commands: "_SubParsersAction[ArgumentParser]") -> None:
+    layers = commands.add_parser("layers", help="which tensors an engine will really capture for a drafter")
+    layers.add_argument("--engine", required=True, help="sglang, vllm, reference, or a trainer")
+    layers.add_argument("--engine-version", metavar="V", help="such as 0.5.14")
+    layers.add_argument("--model-class", metavar="C", default="*", help="of the target: LlamaForCausalLM ...")
+    layers.add_argument("--num-layers", type=_count, metavar="N", required=True, help="of the target")
+    layers.add_argument("--ids", metavar="I,J,K", help="as the drafter's config writes them (--ids=-1,14 for a minus)")
+    layers.add_argument(
+        "--key-at", choices=("nested", "top"), help="where its config holds them; else where they are read"
+    )
+    layers.add_argument("--runner", choices=("v1", "v2"), help="vLLM's model runner, where the answer depends on it")
+    layers.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
 
 
 def _add_hosts(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
@@ -357,6 +402,18 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import drafters
 
         return drafters.drafters(args, root, host, json=json)
+    if args.command == "layers":
+        from eagle3ops.commands import layers
+
+        return layers.layers(args, json=json)
+    if args.command == "patch":
+        from eagle3ops.commands import patch
+
+        return patch.patch(args, root, json=json)
+    if args.command == "lint":
+        from eagle3ops.commands import lint
+
+        return lint.lint(args, json=json)
     if args.command == "hosts":
         from eagle3ops.commands import hosts
 
@@ -391,6 +448,9 @@ def _refuse_empty(args: Namespace) -> None:
             raise RequestError(f"--{option} is empty", remedy="is the variable that names it set?")
 
 
+_HERE_ONLY = ("spec", "hosts", "telemetry", "agent", "config", "layers", "lint", "patch")
+
+
 def _refuse_job_options(args: Namespace) -> None:
     """Options of `--job` that stand before a command would be dropped without a word."""
     for option in ("job", "spec", "key", "detach", "yes"):
@@ -399,7 +459,16 @@ def _refuse_job_options(args: Namespace) -> None:
                 f"--{option} belongs to --job NAME, not to the command `{args.command}`",
                 remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
             )
-    if getattr(args, "host", None) and args.command in ("spec", "hosts", "telemetry", "agent", "config", "watch"):
+    if getattr(args, "host", None) and args.command in (
+        "spec",
+        "hosts",
+        "telemetry",
+        "agent",
+        "config",
+        "layers",
+        "lint",
+        "watch",
+    ):
         raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:
         raise RequestError(
