@@ -18,6 +18,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import Event
 from eagle3ops.runs.family import descendants, family
 from eagle3ops.runs.processes import ProcessId, Stat, boot_id, identify, process_table
+from eagle3ops.telemetry.procfs import read_at
 from eagle3ops.watchdog.listening import Address, address_of, listener, listening_ports
 from eagle3ops.watchdog.state import Subject
 
@@ -286,19 +287,7 @@ def program_of(pid: int) -> str:
 
 
 def _read(pid: int, name: str, limit: int) -> bytes:
-    try:
-        fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        data = b""
-        while len(data) < limit and (chunk := os.read(fd, limit - len(data))):
-            data += chunk
-        return data
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+    return read_at(f"/proc/{pid}/{name}", limit=limit) or b""
 
 
 def _guards(pid: int) -> bool:
