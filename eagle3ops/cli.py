@@ -468,6 +468,7 @@ def _refuse_job_options(args: Namespace) -> None:
         "watch",
         "layers",
         "lint",
+        "watch",
     ):
         raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:

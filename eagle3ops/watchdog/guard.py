@@ -128,6 +128,7 @@ class Guard:
         self._was_late = False
         self._ended_at: float | None = None
         self._logs: tuple[Path, ...] = ()
+        self._log_starts: Mapping[Path, int] = {}
         self._finding = Aside(self._find_now, "looking for its processes")
         self._reading_logs = Aside(self._read_logs, "reading its logs")
         self._escalation = Escalation(
@@ -191,7 +192,7 @@ class Guard:
         )
         if seen is not None:
             self.subject, self.ended = seen.subject, seen.over
-            self._logs = seen.subject.logs
+            self._logs, self._log_starts = seen.subject.logs, seen.subject.log_starts
             ago = time.time() - self._clock()
             for what, at in seen.progress:
                 self._try("the judge", self.watch.progress, what, min(at - ago, now))
@@ -294,7 +295,7 @@ class Guard:
         return _Seen(subject, bool(ended), list(progress()) if progress is not None else [])
 
     def _read_logs(self) -> list[Line]:
-        self.tails.follow(self._logs)
+        self.tails.follow(self._logs, self._log_starts)
         return self.tails.read()
 
     def _try(self, part: str, work: Callable[..., object], *arguments: object) -> None:

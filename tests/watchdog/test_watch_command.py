@@ -81,7 +81,8 @@ def test_a_process_that_is_stopped_goes_on_and_ends(watch: Watch, sleeper: Any, 
     sleeper.terminate()
     out, err = process.communicate()
     assert process.returncode == 0, err
-    assert json.loads(out.splitlines()[-1])["state"] == "ended"
+    told_last = [one for one in map(json.loads, out.splitlines()) if one["type"] == "reading"][-1]
+    assert (told_last["state"], told_last["standing"]) == ("ended", "healthy"), out
     assert sleeper.wait() == -signal.SIGTERM  # nobody else has ended it
     assert err.startswith(f"watching pid {sleeper.pid}")
 
