@@ -1,5 +1,6 @@
 """How does a job hold a server for as long as it needs one?"""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -28,9 +29,15 @@ async def running(
         log: where `spawn` puts the output of this role; quoted when the server dies.
 
     Raises:
+        RequestError: the engine cannot serve this here.
         EngineError: the server did not become ready.
     """
-    async with spawn(adapter.argv(spec), role=role) as process, EngineClient(spec.url, log=log) as client:
+    # It may have to ask another Python what is installed there.
+    await asyncio.to_thread(adapter.require, spec)
+    async with (
+        spawn(adapter.argv(spec), role=role, env=adapter.environment(spec)) as process,
+        EngineClient(spec.url, log=log) as client,
+    ):
         await client.wait_ready(process, timeout_s)
         yield client
 
