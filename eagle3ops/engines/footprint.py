@@ -11,7 +11,9 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.job import Forecast, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec
 
-PROCESS_BYTES = 600 << 20
+PROCESS_BYTES = {"sglang": 3200 << 20}
+"""Processes of an engine before it holds a weight, measured on a CPU: SGLang's three are 1 GiB each."""
+_PROCESS_BYTES = 600 << 20
 """A Python process that has loaded torch, measured on a CPU."""
 
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
@@ -60,9 +62,11 @@ def engine_forecast(
         return Forecast(**known)
     cache = 2 * layers * kv_heads * head_dim * width * rows * length
     # Checkpoints are stored in two bytes a weight.
-    need = engines * (stored * width // 2 + cache + PROCESS_BYTES)
+    need = engines * (stored * width // 2 + cache)
     if on_gpu(ctx.pipeline.engine.device):
+        need += engines * _PROCESS_BYTES
         return Forecast(gpu_memory_bytes=need, **known)
+    need += engines * PROCESS_BYTES.get(ctx.pipeline.engine.name, _PROCESS_BYTES)
     return Forecast(memory_bytes=need, **known)
 
 

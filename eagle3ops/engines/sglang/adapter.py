@@ -67,6 +67,8 @@ class SglangAdapter:
             "PYTHONPATH": "",
             "PYTHONUNBUFFERED": "1",
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
+            # A crashed server would keep its GPUs for a minute more, waiting for a core dump that nobody asked for.
+            "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
         }
         if not on_gpu(spec.device):
             # Without it the rotary embedding is looked for in vLLM.
