@@ -96,7 +96,8 @@ def installed(python: str) -> Mapping[str, str]:
     """
     try:
         # Another program under the same name, or another installation into the same environment, is asked anew.
-        marks = tuple(_mark(Path(place)) for place in (python, Path(python).parent, *_site_packages(python)))
+        program = Path(python)
+        marks = tuple(_mark(place) for place in (program, program.parent, *_site_packages(program)))
     except OSError as error:
         raise RequestError(
             f"engine.python: {python}: {error.strerror}",
@@ -130,8 +131,8 @@ def parse_versions(text: str) -> dict[str, str]:
     return {name: value[:64] for name, value in raw.items() if isinstance(value, str)}
 
 
-def _site_packages(python: str) -> list[Path]:
-    return sorted(Path(python).parent.parent.glob("lib/python3*/site-packages"))[:4]
+def _site_packages(python: Path) -> list[Path]:
+    return sorted(python.parent.parent.glob("lib/python3*/site-packages"))[:4]
 
 
 def _mark(path: Path) -> tuple[int, int]:
