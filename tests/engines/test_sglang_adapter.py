@@ -4,7 +4,10 @@ import gzip
 import json
 import re
 import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +15,8 @@ from hypothesis import strategies as st
 
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import LogFact, ServeSpec, adapter
-from eagle3ops.engines.client import parse_answer
+from eagle3ops.engines.client import EngineError, parse_answer
+from eagle3ops.engines.serving import patience_s, running
 from eagle3ops.engines.sglang.requirements import check, installed, interpreter, numbers, parse_versions
 from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.runs.job import load_registry
@@ -142,6 +146,38 @@ def test_no_answer_of_an_interpreter_crashes(text: str) -> None:
 @given(st.text())
 def test_no_version_crashes(text: str) -> None:
     assert len(numbers(text)) <= 3
+
+
+async def test_nothing_is_started_that_is_refused_and_what_is_gets_its_variables(tmp_path: Path) -> None:
+    asked: list[tuple[list[str], Mapping[str, str]]] = []
+
+    @asynccontextmanager
+    async def spawn(argv: list[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[SimpleNamespace]:
+        asked.append((argv, env))
+        yield SimpleNamespace(returncode=1)
+
+    def spec(python: Path) -> ServeSpec:
+        return ServeSpec(model=tmp_path, port=1, device="cpu", python=str(python))
+
+    with pytest.raises(RequestError, match="No such file"):
+        async with running(SGLANG, spec(tmp_path / "nowhere"), spawn=spawn):
+            pytest.fail("it cannot have started")
+    assert not asked
+    there = environment_with(tmp_path / "env", "sglang-0.5.14")
+    with pytest.raises(EngineError, match="did not start"):
+        async with running(SGLANG, spec(there), spawn=spawn):
+            pytest.fail("it cannot have started")
+    ((argv, env),) = asked
+    assert argv[0] == str(there)
+    assert env["SGLANG_USE_CPU_ENGINE"] == "1"
+
+
+def test_a_large_target_may_take_longer_to_load(tmp_path: Path) -> None:
+    small = patience_s(ServeSpec(model=tmp_path, port=1, device="cpu"))
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(300_000_000_000)
+    assert patience_s(ServeSpec(model=tmp_path, port=1, device="cpu")) == pytest.approx(small + 1000)
+    assert patience_s(ServeSpec(model=tmp_path, port=1, device="cuda")) > small + 1000
 
 
 def facts(text: str) -> list[LogFact]:
