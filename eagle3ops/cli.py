@@ -129,6 +129,12 @@ def build_parser() -> ArgumentParser:
     diagnose.add_argument("--run", dest="diagnose_run", metavar="RUN", help="the logs of a run: id, or `last`")
     _add_drafters(commands, common)
     _add_layers(commands)
+    lint = commands.add_parser("lint", help="what is wrong with a drafter's checkpoint, for a target and an engine")
+    lint.add_argument("drafter", help="folder of the checkpoint")
+    lint.add_argument("--target", required=True, metavar="DIR", help="folder of the target, with its config.json")
+    lint.add_argument("--engine", required=True, help="sglang, vllm or reference")
+    lint.add_argument("--engine-version", metavar="V", help="such as 0.5.14")
+    lint.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
     _add_telemetry(commands, common)
@@ -346,6 +352,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import layers
 
         return layers.layers(args, json=json)
+    if args.command == "lint":
+        from eagle3ops.commands import lint
+
+        return lint.lint(args, json=json)
     if args.command == "hosts":
         from eagle3ops.commands import hosts
 
@@ -388,7 +398,15 @@ def _refuse_job_options(args: Namespace) -> None:
                 f"--{option} belongs to --job NAME, not to the command `{args.command}`",
                 remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
             )
-    if getattr(args, "host", None) and args.command in ("spec", "hosts", "telemetry", "agent", "config", "layers"):
+    if getattr(args, "host", None) and args.command in (
+        "spec",
+        "hosts",
+        "telemetry",
+        "agent",
+        "config",
+        "layers",
+        "lint",
+    ):
         raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:
         raise RequestError(
