@@ -151,23 +151,28 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str], Started]]:
 
 
 def judge(started: Started, victim: int, states: set[str]) -> None:
-    """The run came through: with one incident, rightly named, its evidence older than the kill, and one restart."""
+    """The run came through, with one incident rightly named, its evidence taken before the kill, and one restart."""
     _, told = started.process.communicate(timeout=600)
     events = started.events()
     assert started.process.returncode == 0, told[-4000:]
-    incidents = [event for event in events if event["kind"] == "incident"]
-    assert incidents, told[-4000:]
-    assert {event["data"]["state"] for event in incidents} & states, incidents
+    incidents = [event["data"] for event in events if event["kind"] == "incident"]
+    assert len({incident["id"] for incident in incidents}) == 1, incidents
+    assert incidents[0]["kind"] in states
+    assert incidents[0]["explanation"]
+    assert incidents[0]["remedies"]
+    (remedy,) = [event for event in events if event["kind"] == "remedy"]
+    assert remedy["data"]["step"] == "restart"
     engines = [e for e in events if e["kind"] == "process" and e["data"]["role"] == "engine-generate"]
     assert [e["data"]["state"] for e in engines].count("started") == 2
+    assert not psutil.pid_exists(victim)
+    # What the harmed process was at can only be known from before it was ended.
     (folder,) = (started.folder / "artifacts").glob("incident-*")
     dossier = json.loads((folder / "dossier.json").read_text())
-    assert str(victim) in json.dumps(dossier) + "".join(path.name for path in folder.rglob("*"))
-    assert [event for event in events if event["kind"] == "remedy"]
-    # The harmed process was alive when its evidence was taken: it is in there by its state or its stack.
-    texts = "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
-    assert str(victim) in texts
-    assert not psutil.pid_exists(victim)
+    assert dossier["at"] < remedy["ts"]
+    assert dossier["intrusive"]
+    processes = (folder / "processes.json").read_text()
+    assert str(victim) in processes
+    assert list(folder.rglob(f"{victim}.txt")), "no stacks of the harmed process"
     summary = next((started.root / "stages").glob("generate-*/summary.json"))
     assert json.loads(summary.read_text())["rows"] == {"heldout": 8, "train": 40}
 
