@@ -59,6 +59,13 @@ def test_a_cpu_server_is_started_as_one_was_seen_to_serve() -> None:
     assert "'/models/a b'" in SGLANG.launch_line(CPU)
 
 
+def test_a_port_near_the_last_is_no_obstacle() -> None:
+    # As the kernel gives them out: 0.5.14 would want port 70905 as well, and end with a ValueError.
+    environment = SGLANG.environment(ServeSpec(model=Path("/m"), port=60905, device="cpu"))
+    assert environment["SGLANG_GRPC_PORT"] == "50905"
+    assert "SGLANG_GRPC_PORT" not in SGLANG.environment(CPU)
+
+
 def test_on_gpus_the_engine_chooses_its_kernels_and_drafts() -> None:
     spec = ServeSpec(
         model=Path("/m"),

@@ -20,6 +20,7 @@ _CPU_FLAGS = (
 _CPU_POOL_TOKENS = 16384
 """Tokens for which a CPU server keeps keys and values at least; left alone it takes most of the host's memory."""
 _CPU_POOL_TOKENS_A_REQUEST = 1024
+_GRPC_OFFSET, _LAST_PORT = 10000, 65535
 
 _PREFIX = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?P<rank>(?: (?:DP|PP|ATTN_CP|MOE_DP|TP|EP)\d{1,5})*)\] "
@@ -70,6 +71,9 @@ class SglangAdapter:
             # A crashed server would keep its GPUs for a minute more, waiting for a core dump that nobody asked for.
             "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
         }
+        if spec.port + _GRPC_OFFSET > _LAST_PORT:
+            # It reserves this one although it does not listen on it, and refuses to start where there is none.
+            variables["SGLANG_GRPC_PORT"] = str(spec.port - _GRPC_OFFSET)
         if not on_gpu(spec.device):
             # Without it the rotary embedding is looked for in vLLM.
             variables["SGLANG_USE_CPU_ENGINE"] = "1"
