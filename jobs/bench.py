@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from eagle3ops.answers import AnswerRow, read_answers
-from eagle3ops.engines.footprint import engine_forecast
+from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
@@ -86,6 +86,7 @@ class Bench(Job):
                 engines=engines,
                 notes=(f"up to {engines} engines at once",),
             ),
+            refusal=engine_refusal(ctx, speculation=True),
         )
 
     async def run(self, ctx: Context) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_jsonl
-from eagle3ops.engines.base import adapter
-from eagle3ops.engines.footprint import engine_forecast
+from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.prompts import Prompt, bundled_prompts, load_prompts
 from eagle3ops.runs.context import Context
@@ -90,7 +89,6 @@ class Generate(Job):
                 f"stages.generate.prompts: {spec.prompts}: no such file",
                 remedy="give a JSON or JSONL file of prompts, or `bundled`",
             )
-        adapter(ctx.pipeline.engine.name)
         rows = spec.train + spec.heldout
         if spec.prompts == BUNDLED:
             rows = min(rows, len(bundled_prompts(ctx.pipeline.seed)))
@@ -105,6 +103,7 @@ class Generate(Job):
                 disk_bytes=rows * (spec.max_new_tokens + 64) * 8,
                 notes=(f"at most {spec.max_new_tokens} new tokens for each of {rows} prompts",),
             ),
+            refusal=engine_refusal(ctx, speculation=False),
         )
 
     async def run(self, ctx: Context) -> None:
@@ -163,6 +162,9 @@ class Generate(Job):
             max_running_requests=max(engine.max_running_requests, spec.batch * spec.concurrency),
             port=free_port(),
             seed=ctx.pipeline.seed,
+            python=engine.python,
+            gpus=engine.gpus,
+            trust_remote_code=ctx.pipeline.target.trust_remote_code,
         )
         sampling = Sampling(
             max_new_tokens=spec.max_new_tokens,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, model_validator
 
 from eagle3ops.answers import read_answers
-from eagle3ops.engines.footprint import check_layers, engine_forecast
+from eagle3ops.engines.footprint import check_layers, engine_forecast, engine_refusal
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -71,7 +71,8 @@ class Serve(Job):
         assert isinstance(spec, ServeStageSpec)
         check_layers(ctx, spec.aux_layers, "stages.serve.aux_layers")
         forecast = engine_forecast(ctx, rows=1, length=512)
-        return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=forecast)
+        refusal = engine_refusal(ctx, speculation=True, layers=spec.aux_layers)
+        return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=forecast, refusal=refusal)
 
     async def run(self, ctx: Context) -> None:
         """Start, ask one held-out prompt, record, and hold when asked to."""
@@ -145,4 +146,7 @@ def serve_spec(
         return_hidden_states=return_hidden_states,
         port=port or spec.port or free_port(),
         seed=ctx.pipeline.seed,
+        python=engine.python,
+        gpus=engine.gpus,
+        trust_remote_code=ctx.pipeline.target.trust_remote_code,
     )

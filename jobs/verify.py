@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from eagle3ops.answers import AnswerRow, read_answers
-from eagle3ops.engines.footprint import engine_forecast
+from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
 from eagle3ops.runs.context import Context
@@ -58,6 +58,7 @@ class Verify(Job):
             inputs=("features", "drafter/", "engine"),
             outputs=("verdict.json",),
             forecast=engine_forecast(ctx, rows=1, length=spec.probe_tokens, engines=2, dtype="float32"),
+            refusal=engine_refusal(ctx, speculation=True, hidden_states=True),
         )
 
     async def run(self, ctx: Context) -> None:

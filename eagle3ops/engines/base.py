@@ -33,6 +33,11 @@ class ServeSpec:
     return_hidden_states: bool = False
     host: str = "127.0.0.1"
     seed: int = 0
+    python: str | None = None
+    """The Python in whose environment the engine is installed; None is our own. The reference engine has no other."""
+    gpus: int = 1
+    """GPUs over which the target is split, where there are any and the engine can."""
+    trust_remote_code: bool = False
 
     @property
     def url(self) -> str:
@@ -61,8 +66,20 @@ class Adapter(Protocol):
         """The name a pipeline file calls it by."""
         ...
 
+    def require(self, spec: ServeSpec) -> None:
+        """Return if the engine can serve `spec` here; of `spec` only what needs no other stage is looked at.
+
+        Raises:
+            RequestError: it cannot, why, and what to do.
+        """
+        ...
+
     def argv(self, spec: ServeSpec) -> list[str]:
         """The command that serves `spec`, to be run without a shell."""
+        ...
+
+    def environment(self, spec: ServeSpec) -> dict[str, str]:
+        """Variables to be set for it besides those of the process that starts it."""
         ...
 
     def parse_log(self, line: str) -> LogFact | None:
@@ -80,7 +97,13 @@ def _reference() -> Adapter:
     return ReferenceAdapter()
 
 
-_ADAPTERS: dict[str, Callable[[], Adapter]] = {"reference": _reference}
+def _sglang() -> Adapter:
+    from eagle3ops.engines.sglang.adapter import SglangAdapter
+
+    return SglangAdapter()
+
+
+_ADAPTERS: dict[str, Callable[[], Adapter]] = {"reference": _reference, "sglang": _sglang}
 
 
 def adapter(name: str) -> Adapter:

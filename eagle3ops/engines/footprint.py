@@ -5,14 +5,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.eagle3.layers import resolve_layers
+from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
+from eagle3ops.engines.base import ServeSpec, adapter
+from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.job import Forecast, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec
 
-PROCESS_BYTES = 600 << 20
+PROCESS_BYTES = {"sglang": 3200 << 20}
+"""Processes of an engine before it holds a weight, measured on a CPU: SGLang's three are 1 GiB each."""
+_PROCESS_BYTES = 600 << 20
 """A Python process that has loaded torch, measured on a CPU."""
 
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+
+
+def on_gpu(device: str) -> bool:
+    """Whether `engine.device` means a GPU on this machine."""
+    return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
 
 
 def check_layers(ctx: PlanContext, layers: AuxLayersSpec | None, key: str) -> None:
@@ -53,11 +62,11 @@ def engine_forecast(
         return Forecast(**known)
     cache = 2 * layers * kv_heads * head_dim * width * rows * length
     # Checkpoints are stored in two bytes a weight.
-    need = engines * (stored * width // 2 + cache + PROCESS_BYTES)
-    device = ctx.pipeline.engine.device
-    on_gpu = device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
-    if on_gpu:
+    need = engines * (stored * width // 2 + cache)
+    if on_gpu(ctx.pipeline.engine.device):
+        need += engines * _PROCESS_BYTES
         return Forecast(gpu_memory_bytes=need, **known)
+    need += engines * PROCESS_BYTES.get(ctx.pipeline.engine.name, _PROCESS_BYTES)
     return Forecast(memory_bytes=need, **known)
 
 
@@ -76,3 +85,33 @@ def _stored_weights(ctx: PlanContext) -> int | None:
         return None
     record = json.loads((ctx.inputs["fetch"] / "target.json").read_text(encoding="utf-8"))
     return sum(int(file["size"]) for file in record["files"] if str(file["name"]).endswith(".safetensors"))
+
+
+def engine_refusal(
+    ctx: PlanContext, *, speculation: bool, hidden_states: bool = False, layers: AuxLayersSpec | None = None
+) -> Eagle3opsError | None:
+    """Why the pipeline's engine cannot do here what a stage asks of it; None where it can.
+
+    Args:
+        ctx: of the stage.
+        speculation: whether it needs the drafter served.
+        hidden_states: whether it needs what the engine feeds the drafter.
+        layers: other aux layers than the drafter's own.
+    """
+    engine = ctx.pipeline.engine
+    somewhere = Path("/")
+    asked = ServeSpec(
+        model=somewhere,
+        port=0,
+        device=engine.device,
+        drafter=somewhere if speculation else None,
+        aux_layers=AuxLayers((0,), 1) if layers is not None and speculation else None,
+        return_hidden_states=hidden_states,
+        python=engine.python,
+        gpus=engine.gpus,
+    )
+    try:
+        adapter(engine.name).require(asked)
+    except Eagle3opsError as error:
+        return error
+    return None

@@ -36,5 +36,8 @@ def launch_line(run: RunDirectory, case: Case, setting: str) -> str:
         draft_tokens=chosen[2],
         max_running_requests=count(engine.get("max_running_requests")) or 32,
         seed=count(pipeline.get("seed")) or 0,
+        python=text(engine.get("python"), 4096) or None,
+        gpus=count(engine.get("gpus")) or 1,
+        trust_remote_code=mapping(pipeline.get("target")).get("trust_remote_code") is True,
     )
     return adapter(text(engine.get("name")) or "reference").launch_line(spec)

@@ -10,6 +10,7 @@ from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
+from eagle3ops.errors import Eagle3opsError
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.spec.models import Pipeline
 
@@ -41,6 +42,8 @@ class Plan:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     forecast: Forecast = field(default_factory=Forecast)
+    refusal: Eagle3opsError | None = None
+    """Why it cannot run here as it is set; told before anything starts, if it is to be run and not done already."""
 
 
 @dataclass(frozen=True, slots=True)

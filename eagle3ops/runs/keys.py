@@ -58,6 +58,9 @@ def _section(pipeline: Pipeline, name: str) -> Any:
     if name == "engine":
         # How many GPUs are set aside says where a stage runs, not what it makes.
         section.pop("gpus")
+        # Another environment is another version of the engine. Those who name none keep the keys they had.
+        if section["python"] is None:
+            section.pop("python")
     return section
 
 

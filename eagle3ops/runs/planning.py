@@ -43,6 +43,7 @@ class StagePlan:
             "outputs": list(self.plan.outputs),
             "forecast": asdict(self.plan.forecast),
             "gpus": self.gpus,
+            "refusal": None if self.plan.refusal is None else str(self.plan.refusal),
         }
 
 
@@ -100,8 +101,12 @@ def admit(stages: Sequence[StagePlan], root: Path) -> None:
 
     Raises:
         Refused: naming the number that does not fit.
+        Eagle3opsError: a stage cannot run here as it is set.
     """
     due = [stage for stage in stages if not stage.done]
+    for stage in due:
+        if stage.plan.refusal is not None:
+            raise stage.plan.refusal
     disk = sum(max(0, (stage.plan.forecast.disk_bytes or 0) - _present(stage.out)) for stage in due)
     free = free_bytes(root)
     if free is not None and disk > free:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, SerializeAsAny, create_model
+from pydantic import ConfigDict, Field, SerializeAsAny, create_model, field_validator, model_validator
 
 from eagle3ops.spec.base import Section, StageSpec
 
@@ -53,6 +53,22 @@ class EngineSpec(Section):
     """Requests that are answered at once; more wait."""
     gpus: int = Field(default=1, ge=0)
     """GPUs that a stage uses on a machine that has any; no part of what its result depends on."""
+    python: str | None = None
+    """The Python of the environment that SGLang is installed in, an absolute path; eagle3ops' own when left out."""
+
+    @field_validator("python")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        # It is a path of the host that runs the stages, which need not be this one, and whose home is another.
+        if value is not None and not value.startswith(("/", "~/")):
+            raise ValueError("an absolute path, or one that begins with ~/")
+        return value
+
+    @model_validator(mode="after")
+    def _of_another(self) -> "EngineSpec":
+        if self.python is not None and self.name == "reference":
+            raise ValueError("engine.python is for engines that are installed separately; the reference engine is not")
+        return self
 
 
 class WatchdogSpec(Section):

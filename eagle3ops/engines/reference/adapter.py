@@ -21,6 +21,13 @@ class ReferenceAdapter:
 
     name = "reference"
 
+    def require(self, spec: ServeSpec) -> None:
+        """See `Adapter.require`: what cannot be served is said by the engine itself, from the target's config."""
+
+    def environment(self, spec: ServeSpec) -> dict[str, str]:
+        """See `Adapter.environment`."""
+        return {}
+
     def argv(self, spec: ServeSpec) -> list[str]:
         """See `Adapter.argv`."""
         argv = [

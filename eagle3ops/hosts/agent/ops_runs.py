@@ -68,7 +68,7 @@ def state(here: Surroundings, *, run: str) -> dict[str, Any]:
 
 def plan(here: Surroundings, *, spec_text: str, job: str = "pipeline", source: str = "pipeline") -> dict[str, Any]:
     """What would run, what is done, and whether it fits; a refusal is part of the answer."""
-    from eagle3ops.errors import Refused
+    from eagle3ops.errors import Eagle3opsError
     from eagle3ops.runs.job import load_registry
     from eagle3ops.runs.planning import admit, available_memory, choose, free_bytes, plan_stages
     from eagle3ops.spec.load import parse_pipeline, require_known_names
@@ -77,10 +77,10 @@ def plan(here: Surroundings, *, spec_text: str, job: str = "pipeline", source: s
     require_known_names([job], ["pipeline", *registry.names()], "job")
     pipeline = parse_pipeline(spec_text, source, registry.specs())
     stages = choose(plan_stages(pipeline, registry, here.root, locations.cache()), registry, job)
-    refused: Refused | None = None
+    refused: Eagle3opsError | None = None
     try:
         admit(stages, here.root)
-    except Refused as error:
+    except Eagle3opsError as error:
         refused = error
     return {
         "source": source,

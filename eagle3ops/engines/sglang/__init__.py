@@ -1,0 +1,1 @@
+"""SGLang: how it is started, what it needs, and how its log reads."""
