@@ -131,6 +131,17 @@ def build_parser() -> ArgumentParser:
     _add_drafters(commands, common)
     _add_layers(commands)
     _add_patch(commands, common)
+    convert = commands.add_parser("convert", help="a drafter's checkpoint in another engine's form")
+    convert.add_argument("drafter", help="folder of the checkpoint")
+    convert.add_argument("--target", required=True, metavar="DIR", help="folder of the target, with its config.json")
+    convert.add_argument("--to", required=True, choices=("sglang", "vllm", "both"), help="who is to serve it")
+    convert.add_argument("--out", required=True, metavar="DIR", help="a new folder")
+    convert.add_argument(
+        "--from", dest="form", metavar="FORM", help="sglang, specforge, modelopt, vllm, speculators ..."
+    )
+    convert.add_argument("--sglang-version", default="0.5.23", metavar="V", help="that is to serve it (0.5.23)")
+    convert.add_argument("--vllm-version", default="0.32.0", metavar="V", help="that is to serve it (0.32.0)")
+    convert.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
     lint = commands.add_parser("lint", help="what is wrong with a drafter's checkpoint, for a target and an engine")
     lint.add_argument("drafter", help="folder of the checkpoint")
     lint.add_argument("--target", required=True, metavar="DIR", help="folder of the target, with its config.json")
@@ -406,6 +417,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import layers
 
         return layers.layers(args, json=json)
+    if args.command == "convert":
+        from eagle3ops.commands import convert
+
+        return convert.convert(args, json=json)
     if args.command == "patch":
         from eagle3ops.commands import patch
 
@@ -448,7 +463,7 @@ def _refuse_empty(args: Namespace) -> None:
             raise RequestError(f"--{option} is empty", remedy="is the variable that names it set?")
 
 
-_HERE_ONLY = ("spec", "hosts", "telemetry", "agent", "config", "layers", "lint", "patch")
+_HERE_ONLY = ("spec", "hosts", "telemetry", "agent", "config", "layers", "lint", "patch", "convert")
 
 
 def _refuse_job_options(args: Namespace) -> None:

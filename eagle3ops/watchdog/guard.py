@@ -161,6 +161,10 @@ class Guard:
         finally:
             await self._wind_up(feed)
 
+    def leave(self) -> None:
+        """Let `run` return at the next look."""
+        self._until = self._clock()
+
     def _has_ended(self) -> bool:
         """Has it, and was that judged by a sample in which nothing of it is left?"""
         if not self.ended:

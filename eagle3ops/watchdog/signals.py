@@ -230,7 +230,10 @@ class Window:
         told = number(sample.get("gap_s")) or 0.0
         suspended = number(sample.get("suspended_s")) or 0.0
         cost = number(sample.get("cost_ms")) or 0.0
-        late = sample.get("late") is True or max(gap, told) > (1.5 if pressed else 2.0) * interval
+        # A sampler may look more often than it is listened to, so that its interval measures its own gaps only.
+        listened = max(interval, self._usual(), _GAP_FLOOR_S)
+        times = 1.5 if pressed else 2.0
+        late = sample.get("late") is True or told > times * interval or gap > times * listened
         why = ""
         if suspended > _SUSPENDED_S:
             why = f"the machine slept for {suspended:.0f} s"

@@ -166,7 +166,7 @@ def judge(started: Started, victim: int, states: set[str]) -> None:
     assert [e["data"]["state"] for e in engines].count("started") == 2
     assert not psutil.pid_exists(victim)
     # What the harmed process was at can only be known from before it was ended.
-    (folder,) = (started.folder / "artifacts").glob("incident-*")
+    folder = started.folder / "artifacts" / "incident-1"
     dossier = json.loads((folder / "dossier.json").read_text())
     assert dossier["at"] < remedy["ts"]
     assert dossier["intrusive"]

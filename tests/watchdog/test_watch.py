@@ -559,6 +559,19 @@ def test_who_was_blind_says_so_and_holds_the_clocks(seconds: float, extra: dict[
     assert told(machine.run(60)) == ("deadlock", Standing.CONVICTED)
 
 
+def test_who_listens_to_every_second_sample_is_not_blind() -> None:
+    # As a run's guard hears the sampler of its host: taken every 0.5 s, given every second, give or take.
+    machine = Machine(Process(1, **STOPPED))
+    machine.extra = {"interval_s": 0.5, "gap_s": 0.5}
+    for _ in range(20):
+        machine.watch.sample(machine.sample(1.004), frozenset({1}))
+        machine.readings.append(machine.watch.judge(machine.at))
+    assert Standing.UNKNOWN not in machine.standings
+    assert told(machine.readings[-1]) == ("stopped", Standing.CONVICTED)
+    machine.watch.sample(machine.sample(3.0), frozenset({1}))
+    assert machine.watch.judge(machine.at).standing is Standing.UNKNOWN
+
+
 def test_no_samples_is_not_health() -> None:
     watch = Watch("server", expect="server")
     assert watch.judge(5.0).standing is Standing.UNKNOWN
