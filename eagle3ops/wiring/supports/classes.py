@@ -54,6 +54,8 @@ class Held:
     """Whether it can be nothing else."""
     why: str = ""
     """What it depends on, when not whole."""
+    absent: bool = False
+    """There is no such attribute, as far as constructors say."""
 
     def __or__(self, other: "Held") -> "Held":
         classes = tuple(dict.fromkeys((*self.classes, *other.classes)))
@@ -149,7 +151,7 @@ class Classes:
                 continue
             up = _super_init(init.node)
             if up is None:
-                return Held(why=f"{owner.name} never sets self.{attribute}")
+                return Held(why=f"{owner.name} never sets self.{attribute}", absent=True)
             frame = self._frame(init, given)
             given = {
                 each.arg: self.interpreter.evaluate(each.value, frame) for each in up.keywords if each.arg is not None
@@ -157,7 +159,7 @@ class Classes:
             past = _named_super(up)
             if past is not None and any(each.name == past for each in order):
                 at = max(at, next(i for i, each in enumerate(order) if each.name == past) + 1)
-        return Held(why=f"no constructor sets self.{attribute}")
+        return Held(why=f"no constructor sets self.{attribute}", absent=self.order(of).whole)
 
     def _written(self, owner: ClassValue, attribute: str, init: Value) -> list[tuple[FunctionValue, ast.expr]]:
         """Where a class sets it: in its constructor, else in another method."""

@@ -177,6 +177,6 @@ def _read(file: Path) -> str | None:
     try:
         if not _regular(file) or os.stat(file).st_size > LARGEST:
             return None
-        return file.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n")
+        return file.read_bytes().decode("utf-8-sig", "replace").replace("\r\n", "\n")
     except (OSError, ValueError):
         return None

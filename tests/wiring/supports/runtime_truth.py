@@ -46,7 +46,7 @@ def sglang() -> dict[str, dict[str, object]]:
         if not module_name.startswith("sglang.srt.models."):
             continue
         for name, value in list(vars(module).items()):
-            if isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module_name:
+            if name != "EntryClass" and isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module_name:
                 found[f"{module_name}:{name}"] = {
                     "class": name,
                     "module": module_name,
