@@ -20,7 +20,7 @@ def open_source(engine: str, path: str | None = None, platform: Platform = "cuda
 
     Args:
         engine: `vllm` or `sglang`.
-        path: the folder that holds the package, the package, or a virtual environment; None: the one beside this Python.
+        path: the folder that holds the package, the package, or a virtual environment; None: the one beside here.
         platform: whose branches are followed.
 
     Raises:

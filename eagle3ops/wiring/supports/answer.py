@@ -24,7 +24,8 @@ class Support:
     supported: Verdict
     """What the engine's own check says when it starts: `isinstance` in vLLM, `hasattr` in SGLang."""
     wiring: Wiring | None = None
-    """Whether what the check lets through reaches a decoder that captures; None where it lets nothing through."""
+    """Whether what the check lets through reaches a decoder that captures; None where it lets nothing through, and
+    for drafters, which are fed rather than tapped."""
     class_name: str | None = None
     file: str | None = None
     how: str | None = None
@@ -52,7 +53,7 @@ class Support:
 class Path:
     """How the layers get from a class to its decoder."""
 
-    wiring: Wiring
+    wiring: Wiring | None
     how: str
     where: str | None
     notes: list[str] = field(default_factory=list)
@@ -98,6 +99,20 @@ class Source:
                 if isinstance(node, ast.FunctionDef) and node.name not in skip and has_word(node, words):
                     return True
         return False
+
+
+def begin(source: Source, entry: Entry, of: ClassValue | None, notes: list[str]) -> Support:
+    """An answer before anything but the class is known, and the reason where not even that is."""
+    file = source.tree.file_of(of.module) if of else None
+    return Support(
+        engine=source.tree.engine,
+        version=source.tree.version,
+        architecture=entry.architecture,
+        supported="unknown",
+        class_name=of.name if of else entry.name,
+        file=source.tree.shown(file) if file else None,
+        notes=(*notes, *([] if of else source.damage(entry))),
+    )
 
 
 def has_word(node: ast.AST, words: tuple[str, ...]) -> bool:

@@ -11,9 +11,7 @@ from eagle3ops.wiring.supports.values import (
     ClassValue,
     FunctionValue,
     InstanceValue,
-    Missing,
     Outside,
-    Unknown,
     Value,
 )
 
@@ -153,9 +151,7 @@ class Classes:
             if up is None:
                 return Held(why=f"{owner.name} never sets self.{attribute}", absent=True)
             frame = self._frame(init, given)
-            given = {
-                each.arg: self.interpreter.evaluate(each.value, frame) for each in up.keywords if each.arg is not None
-            }
+            given = self._given(up, frame)
             past = _named_super(up)
             if past is not None and any(each.name == past for each in order):
                 at = max(at, next(i for i, each in enumerate(order) if each.name == past) + 1)
@@ -205,7 +201,7 @@ class Classes:
             special = self._made(expression, scope, of, depth)
             if special is not None:
                 return special
-        chain = _self_chain(expression)
+        chain = self_chain(expression)
         if chain:
             return self.chain(of, chain, depth + 1)
         value = self.interpreter.evaluate(expression, scope)
@@ -243,15 +239,20 @@ class Classes:
             if member is None:
                 return None
             if isinstance(member.value, FunctionValue):
-                return self._returned(member.value, of, depth)
+                return self._returned(member.value, of, depth, self._given(call, scope))
             if isinstance(member.value, ClassValue):
                 return Held((member.value,), True)
             return None
         if isinstance(function, ast.Name):
             value = self.interpreter.lookup(function.id, scope)
             if isinstance(value, FunctionValue) and value.node.name not in _FROM_REGISTRY:
-                return self._returned(value, of, depth)
+                return self._returned(value, of, depth, self._given(call, scope))
         return None
+
+    def _given(self, call: ast.Call, scope: Scope) -> dict[str, Value]:
+        return {
+            each.arg: self.interpreter.evaluate(each.value, scope) for each in call.keywords if each.arg is not None
+        }
 
     def _from_registry(self, call: ast.Call, scope: Scope) -> Held:
         given = next((each.value for each in call.keywords if each.arg == "architectures"), None)
@@ -263,12 +264,14 @@ class Classes:
         config = next((ast.unparse(each.value)[:80] for each in call.keywords if each.arg == "hf_config"), "the config")
         return Held(why=f"the architecture that {config} of the checkpoint names")
 
-    def _returned(self, function: FunctionValue, of: ClassValue, depth: int) -> Held:
+    def _returned(
+        self, function: FunctionValue, of: ClassValue, depth: int, given: Mapping[str, Value] | None = None
+    ) -> Held:
         if depth > _DEEPEST:
             return Held(why="too deep")
-        frame = self._frame(function, {})
+        frame = self._frame(function, given or {})
         found: Held | None = None
-        for node in _inside(function.node):
+        for node in inside(function.node):
             if isinstance(node, ast.Return) and node.value is not None:
                 one = self.instance(node.value, frame, of, depth + 1)
                 found = one if found is None else found | one
@@ -293,7 +296,7 @@ def _merge(sequences: list[list[ClassValue]]) -> list[ClassValue] | None:
     return found
 
 
-def _inside(function: ast.AST) -> Iterator[ast.AST]:
+def inside(function: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function, without those of functions and classes within it."""
     todo: list[ast.AST] = list(ast.iter_child_nodes(function))
     while todo:
@@ -306,7 +309,7 @@ def _inside(function: ast.AST) -> Iterator[ast.AST]:
 def _sets(function: ast.AST, attribute: str) -> list[ast.expr]:
     """The expressions that a method sets `self.attribute` to."""
     found: list[ast.expr] = []
-    for node in _inside(function):
+    for node in inside(function):
         if isinstance(node, ast.Assign):
             targets: list[ast.expr] = node.targets
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -314,12 +317,12 @@ def _sets(function: ast.AST, attribute: str) -> list[ast.expr]:
         else:
             continue
         value = node.value
-        if value is not None and any(_self_chain(each) == (attribute,) for each in targets):
+        if value is not None and any(self_chain(each) == (attribute,) for each in targets):
             found.append(value)
     return found
 
 
-def _self_chain(expression: ast.expr) -> tuple[str, ...]:
+def self_chain(expression: ast.expr) -> tuple[str, ...]:
     """`self.a.b` -> (a, b); anything else -> ()."""
     names: list[str] = []
     while isinstance(expression, ast.Attribute):
@@ -328,12 +331,8 @@ def _self_chain(expression: ast.expr) -> tuple[str, ...]:
     return tuple(reversed(names)) if isinstance(expression, ast.Name) and expression.id == "self" else ()
 
 
-self_chain = _self_chain
-inside = _inside
-
-
 def _super_init(function: ast.AST) -> ast.Call | None:
-    for node in _inside(function):
+    for node in inside(function):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -357,6 +356,3 @@ def _named_super(call: ast.Call) -> str | None:
 def _is_property(function: ast.AST) -> bool:
     decorators = getattr(function, "decorator_list", [])
     return any(isinstance(each, ast.Name) and each.id in ("property", "cached_property") for each in decorators)
-
-
-__all__ = ["Classes", "Found", "Held", "Missing", "Order", "Unknown", "inside", "self_chain"]

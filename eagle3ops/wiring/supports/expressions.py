@@ -222,6 +222,9 @@ class Expressions(ABC):
         right = self.evaluate(expression.comparators[0], scope)
         if isinstance(right, Table):
             right = tuple(key for key, _ in right.pairs) if right.whole else UNKNOWN
+        same = isinstance(expression.ops[0], ast.Is)
+        if (same or isinstance(expression.ops[0], ast.IsNot)) and right is None and _something(left):
+            return not same
         if not certain(left) or not certain(right):
             return UNKNOWN
         match expression.ops[0]:
@@ -243,3 +246,8 @@ class Expressions(ABC):
                 return UNKNOWN
             parts.append(value)
         return "".join(parts)[:10_000]
+
+
+def _something(value: Value) -> bool:
+    """Whether it is surely not None."""
+    return isinstance(value, ClassValue | FunctionValue | InstanceValue | ModuleValue | Table | tuple)

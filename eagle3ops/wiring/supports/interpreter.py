@@ -1,8 +1,8 @@
 """What does a name in a module of an engine stand for, on a given platform?
 
-Not a Python: it follows imports, aliases, branches on the platform, `TYPE_CHECKING`, lazy module attributes (PEP 562) and
-functions that make a class out of a class. Whatever else decides is `UNKNOWN`. It runs nothing, and every chain of looks is
-bounded.
+Not a Python: it follows imports, aliases, branches on the platform, `TYPE_CHECKING`, lazy module attributes (PEP 562)
+and functions that make a class out of a class. Whatever else decides is `UNKNOWN`. It runs nothing, and every chain of
+looks is bounded.
 """
 
 import ast

@@ -1,6 +1,7 @@
 """Which class does the registry of an engine map an architecture to?
 
-vLLM has tables `{"Architecture": ("module", "Class")}`; SGLang imports every module of a folder and takes its `EntryClass`.
+vLLM has tables `{"Architecture": ("module", "Class")}`; SGLang imports every module of a folder and takes what its
+`EntryClass` names.
 """
 
 import ast
@@ -9,14 +10,15 @@ import re
 from dataclasses import dataclass
 
 from eagle3ops.wiring.supports.interpreter import Interpreter
-from eagle3ops.wiring.supports.scopes import Known, Scope
+from eagle3ops.wiring.supports.scopes import Known
 from eagle3ops.wiring.supports.tree import Tree, parse
-from eagle3ops.wiring.supports.values import ClassValue, FunctionValue, Table, Value
+from eagle3ops.wiring.supports.values import ClassValue, Table, Value
 
 _SGLANG_MODELS = "sglang.srt.models"
 _VLLM_MODELS = "vllm.model_executor.models"
 _ENTRY = re.compile(r"^EntryClass\b[^\n=]*=", re.MULTILINE)
 _CLASS = "^class {name}\\b"
+_DRAFTER = re.compile(r"NextN|MTP|Eagle|Draft|DSpark|DFlash|Assistant")
 _MOST_FILES = 5_000
 
 
@@ -95,13 +97,13 @@ def _sglang(interpreter: Interpreter) -> Registry:
             continue
         module = f"{_SGLANG_MODELS}.{file.stem}"
         for architecture, name in _entry_classes(interpreter, tree, module, tree.text(file) or ""):
-            drafts = "eagle" in file.stem or file.stem.endswith(("_mtp", "_nextn")) or file.stem in ("dflash", "dspark")
+            drafts = _DRAFTER.search(architecture) is not None
             entries.setdefault(architecture, Entry(architecture, module, name, drafts))
     return Registry(entries, {})
 
 
 def _entry_classes(interpreter: Interpreter, tree: Tree, module: str, text: str) -> list[tuple[str, str]]:
-    """(architecture, name in the module): read from the one statement where that is enough, else from the whole file."""
+    """(architecture, name in the module): from the one statement where that is enough, else from the whole file."""
     starts = [each.start() for each in _ENTRY.finditer(text)]
     if not starts:
         return []
@@ -141,6 +143,3 @@ def _listed(text: str) -> list[str] | None:
 
 def _all_names(elements: list[ast.expr | None] | list[ast.expr]) -> bool:
     return all(isinstance(each, ast.Name) for each in elements)
-
-
-__all__ = ["Entry", "FunctionValue", "Registry", "Scope", "class_of", "read_registry"]

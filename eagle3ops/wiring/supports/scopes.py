@@ -1,10 +1,8 @@
-"""Which names does a stretch of source bind, and to what? Bindings are kept as written and looked into when asked for."""
+"""Which names does a stretch of source bind, and to what? Bindings are kept as written and looked into when asked."""
 
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Union
-
 from eagle3ops.wiring.supports.values import MISSING, UNKNOWN, Missing, Value
 
 
@@ -38,7 +36,7 @@ class Either:
     other: "Binding"
 
 
-Binding = Union[Written, Taken, Known, Either]
+Binding = Written | Taken | Known | Either
 
 
 class Scope:

@@ -1,12 +1,13 @@
 """Does SGLang support EAGLE-3 for an architecture?
 
-It calls `model.set_eagle3_layers_to_capture(ids)` on the class that the registry names: a wrapper has to have the method
-itself, whatever the language model inside can do.
+It calls `model.set_eagle3_layers_to_capture(ids)` on the class that the registry names: a wrapper has to have the
+method itself, whatever the language model inside can do.
 """
 
 import ast
+from dataclasses import replace
 
-from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, delegations, dotted, has_word
+from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, begin, delegations, dotted, has_word
 from eagle3ops.wiring.supports.classes import Held, inside, self_chain
 from eagle3ops.wiring.supports.registry import Entry
 from eagle3ops.wiring.supports.values import ClassValue, FunctionValue
@@ -23,21 +24,21 @@ _ATTRIBUTES = ("language_model", "model", "llm", "text_model", "thinker")
 def answer(source: Source, entry: Entry) -> Support:
     """The verdict."""
     of = source.resolve(entry.architecture)
-    known = {"engine": "sglang", "version": source.tree.version, "architecture": entry.architecture}
-    notes = ["by the name of its file it is a drafter, not a target"] if entry.drafts else []
+    notes = ["by its name it is a drafter, not a target"] if entry.drafts else []
+    base = begin(source, entry, of, notes)
     if of is None:
-        return Support(**known, supported="unknown", class_name=entry.name, notes=(*notes, *source.damage(entry)))
-    file = source.tree.file_of(of.module)
-    about = {**known, "class_name": of.name, "file": source.tree.shown(file) if file else None}
+        return base
     if source.classes.find(of, _SETTER) is None:
         order = source.classes.order(of)
         if not order.whole:
             why = f"bases that the source does not tell plainly: {', '.join(order.unclear) or 'a conflict among them'}"
-            return Support(**about, supported="unknown", notes=(*notes, why))
-        return Support(**about, supported="no", notes=(*notes, *_missing(source, of)))
+            return replace(base, notes=(*notes, why))
+        return replace(base, supported="no", notes=(*notes, *_missing(source, of)))
     path = _path(source, of, 0)
-    return Support(
-        **about,
+    if entry.drafts:
+        path.wiring, path.notes = None, []
+    return replace(
+        base,
         supported="yes",
         wiring=path.wiring,
         how=path.how,
@@ -66,7 +67,9 @@ def _path(source: Source, of: ClassValue, depth: int) -> Path:
         inner = f" -> {_names(holders)}" if set_on[0] and holders.classes else ""
         how = f"{own}: sets the layers on {dotted(set_on[0])}{inner}"
         return _judge(source, of, holders, how, where)
-    return Path("unknown", own, where, [f"how {setter.owner.name}.{_SETTER} reaches the decoder is told only when it runs"])
+    return Path(
+        "unknown", own, where, [f"how {setter.owner.name}.{_SETTER} reaches the decoder is told only when it runs"]
+    )
 
 
 def _delegated(
@@ -139,8 +142,8 @@ def _silent(guard: str, chain: tuple[str, ...]) -> list[str]:
     if guard != "silent":
         return []
     return [
-        f"trap: it asks `if hasattr({dotted(chain)}, ...)` first and does nothing otherwise: with a language model that lacks "
-        "the method no error tells"
+        f"trap: it asks `if hasattr({dotted(chain)}, ...)` first and does nothing otherwise: with a language model that "
+        "lacks the method no error tells"
     ]
 
 
@@ -211,7 +214,7 @@ def _missing(source: Source, of: ClassValue) -> list[str]:
 
 
 def _is_decoder_only(source: Source, of: ClassValue, able: list[ClassValue]) -> bool:
-    """A text model whose decoder has a setter of the same name that takes indices, not a language model that is wrapped."""
+    """Not a wrapped language model but a decoder, which may have a setter of the same name that takes indices."""
     return all(source.classes.held(each, "logits_processor").absent for each in able)
 
 

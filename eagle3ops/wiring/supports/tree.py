@@ -40,7 +40,9 @@ class Tree:
         if parts[0] != self.engine or not all(part.isidentifier() for part in parts):
             return None
         base = self.folder.joinpath(*parts[1:])
-        for found in (base / "__init__.py", base.with_name(base.name + ".py")) if parts[1:] else (base / "__init__.py",):
+        for found in (
+            (base / "__init__.py", base.with_name(base.name + ".py")) if parts[1:] else (base / "__init__.py",)
+        ):
             if _regular(found):
                 return found
         return None
@@ -133,7 +135,9 @@ def find_tree(engine: str, path: str | None = None) -> Tree:
     """
     engine = engine.lower()
     if engine not in _REGISTRIES:
-        raise RequestError(f"no engine {engine[:80]!r} whose source could be asked", remedy=f"one of {', '.join(ENGINES)}")
+        raise RequestError(
+            f"no engine {engine[:80]!r} whose source could be asked", remedy=f"one of {', '.join(ENGINES)}"
+        )
     if path is None:
         return Tree(engine, _installed(engine))
     base = Path(path).expanduser()

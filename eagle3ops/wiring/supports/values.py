@@ -2,7 +2,7 @@
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from eagle3ops.wiring.supports.scopes import Scope
@@ -62,19 +62,10 @@ class InstanceValue:
     of: ClassValue
 
 
-Plain = Union[str, int, float, bool, None, bytes]
-Value = Union[
-    Unknown,
-    Missing,
-    Outside,
-    ModuleValue,
-    ClassValue,
-    FunctionValue,
-    InstanceValue,
-    Plain,
-    tuple["Value", ...],
-    "Table",
-]
+Value: TypeAlias = (
+    "Unknown | Missing | Outside | ModuleValue | ClassValue | FunctionValue | InstanceValue | Table | tuple[Value, ...]"
+    " | str | int | float | bytes | None"
+)
 UNKNOWN = Unknown()
 MISSING = Missing()
 

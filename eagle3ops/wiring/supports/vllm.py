@@ -1,13 +1,14 @@
 """Does vLLM support EAGLE-3 for an architecture?
 
-Before it starts it asks `isinstance(model, SupportsEagle3)`, a protocol that is checked by the names of its members. That a
-class passes does not say that the layers arrive: the protocol's own setter then asserts that the decoder inside is an
-`EagleModelMixin`, and only the decoder's forward really captures.
+Before it starts it asks `isinstance(model, SupportsEagle3)`, a protocol that is checked by the names of its members.
+That a class passes does not say that the layers arrive: the protocol's own setter then asserts that the decoder inside
+is an `EagleModelMixin`, and only the decoder's forward really captures.
 """
 
 import ast
+from dataclasses import replace
 
-from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, delegations, dotted
+from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, begin, delegations, dotted
 from eagle3ops.wiring.supports.classes import Held, inside, self_chain
 from eagle3ops.wiring.supports.registry import Entry
 from eagle3ops.wiring.supports.values import ClassValue, FunctionValue
@@ -28,29 +29,29 @@ def answer(source: Source, entry: Entry) -> Support:
     """The verdict."""
     of = source.resolve(entry.architecture)
     protocol = source.interpreter.member(_INTERFACES, _PROTOCOL)
-    known = {"engine": "vllm", "version": source.tree.version, "architecture": entry.architecture}
     notes = ["the registry lists it as a drafter, not as a target"] if entry.drafts else []
+    base = begin(source, entry, of, notes)
     if of is None:
-        return Support(**known, supported="unknown", class_name=entry.name, notes=(*notes, *source.damage(entry)))
-    file = source.tree.file_of(of.module)
-    about = {**known, "class_name": of.name, "file": source.tree.shown(file) if file else None}
+        return base
     if not isinstance(protocol, ClassValue):
         there = source.interpreter.module(_INTERFACES) is not None
         why = f"{_INTERFACES} has no {_PROTOCOL}: " + ("vLLM before EAGLE-3" if there else "it cannot be read")
-        return Support(**about, supported="no" if there else "unknown", notes=(*notes, why))
+        return replace(base, supported="no" if there else "unknown", notes=(*notes, why))
     members = _members(source, protocol)
     order = source.classes.order(of)
     missing = [name for name in members if source.classes.find(of, name) is None]
     if missing and not order.whole:
         why = f"bases that the source does not tell plainly: {', '.join(order.unclear) or 'a conflict among them'}"
-        return Support(**about, supported="unknown", notes=(*notes, why))
+        return replace(base, notes=(*notes, why))
     if missing:
-        return Support(**about, supported="no", notes=(*notes, *_missing(source, of, missing, members)))
+        return replace(base, supported="no", notes=(*notes, *_missing(source, of, missing, members)))
     path = _path(source, of, protocol, 0)
+    if entry.drafts:
+        path.wiring, path.notes = None, []
     if protocol not in order.classes:
         path.how = f"structural protocol: has its {len(members)} members without deriving from it; {path.how}"
-    return Support(
-        **about,
+    return replace(
+        base,
         supported="yes",
         wiring=path.wiring,
         how=path.how,
@@ -95,7 +96,9 @@ def _path(source: Source, of: ClassValue, protocol: ClassValue, depth: int) -> P
         return _judge(source, holders, how, where, mixin=False)
     if source.mentions(of, _CAPTURES, skip=_NOT_FORWARD, leave=_PROTOCOL):
         return Path("ok", f"{own}: captures with means of its own", where)
-    return Path("unknown", own, where, [f"how {setter.owner.name}.{_SETTER} reaches the decoder is told only when it runs"])
+    return Path(
+        "unknown", own, where, [f"how {setter.owner.name}.{_SETTER} reaches the decoder is told only when it runs"]
+    )
 
 
 def _by_default(source: Source, of: ClassValue, where: str) -> Path:
@@ -165,7 +168,7 @@ def _judge(source: Source, holders: Held, how: str, where: str, *, mixin: bool) 
 
 
 def _to_language_model(source: Source, of: ClassValue) -> tuple[str, ...]:
-    """Where the protocol looks for the decoder: `get_language_model()`, else `language_model`, else the class itself."""
+    """Where the protocol looks for the decoder: `get_language_model()`, else `language_model`, else in the class."""
     getter = source.classes.find(of, "get_language_model")
     if getter is not None and isinstance(getter.value, FunctionValue):
         returned = [
@@ -205,8 +208,8 @@ def _marked(source: Source, of: ClassValue) -> tuple[str, ...]:
 def _missing(source: Source, of: ClassValue, missing: list[str], members: tuple[str, ...]) -> list[str]:
     """What a class lacks, and what would have to be done."""
     notes = [
-        f"{source.told(of)} does not derive from {_PROTOCOL}: vLLM refuses EAGLE-3 with \"Model does not support EAGLE3 "
-        "interface\", once all weights are loaded"
+        f'{source.told(of)} does not derive from {_PROTOCOL}: vLLM refuses EAGLE-3 with "Model does not support EAGLE3 '
+        'interface", once all weights are loaded'
     ]
     if len(missing) < len(members) and _SETTER not in missing:
         notes.append(f"it has {_SETTER} but lacks {', '.join(missing)}")
@@ -220,16 +223,19 @@ def _missing(source: Source, of: ClassValue, missing: list[str], members: tuple[
         )
     to_do = f"to do: let {of.name} derive from {_PROTOCOL} (import it from {_INTERFACES})"
     if able and inner.whole and len(able) == len(inner.classes):
-        notes.append(f"{to_do}; the default setter then finds the decoder inside {dotted(chain)}, which captures already")
+        notes.append(
+            f"{to_do}; the default setter then finds the decoder inside {dotted(chain)}, which captures already"
+        )
         return [*notes, *_stale(source, of, members)]
     notes.append(to_do)
     decoders = _decoders(source, inner.classes or (of,))
     if decoders:
         notes += [
-            _to_do_inside(each) for each in decoders if source.classes.derives(each, _MIXIN) is None
+            f"its decoder {source.told(each)} captures already" if _is_able(source, each) else _to_do_inside(each)
+            for each in decoders
         ]
     else:
-        notes.append(f"its decoder depends on {inner.why or 'what only running it tells'}")
+        notes.append(f"its decoder depends on {inner.why or 'more than the source tells'}")
     return [*notes, *_stale(source, of, members)]
 
 
@@ -241,10 +247,17 @@ def _decoders(source: Source, parents: tuple[ClassValue, ...]) -> list[ClassValu
     return list(dict.fromkeys(found))
 
 
+def _is_able(source: Source, decoder: ClassValue) -> bool:
+    return source.classes.derives(decoder, _MIXIN) is not None and source.mentions(
+        decoder, _CAPTURES, skip=_NOT_FORWARD, leave=_MIXIN
+    )
+
+
 def _to_do_inside(decoder: ClassValue) -> str:
     return (
         f"to do: let {decoder.name} derive from {_MIXIN}; in its forward call self._maybe_add_hidden_state(aux, index, "
-        "hidden_states, residual) before the first and after every layer, and return (hidden_states, aux) where aux has any"
+        "hidden_states, residual) before the first and after every layer, and return (hidden_states, aux) where there "
+        "are any"
     )
 
 
@@ -256,8 +269,8 @@ def _stale(source: Source, of: ClassValue, members: tuple[str, ...]) -> list[str
     if old is None or not isinstance(old.value, FunctionValue):
         return []
     return [
-        f"stale: {_OLD_DEFAULTS} ({source.classes.place(old.owner, old.value.node)}) is never called by this version, which "
-        f"calls {_DEFAULTS}: default layers under the old name are ignored without a word"
+        f"stale: {_OLD_DEFAULTS} ({source.classes.place(old.owner, old.value.node)}) is never called by this version, "
+        f"which calls {_DEFAULTS}: default layers under the old name are ignored without a word"
     ]
 
 

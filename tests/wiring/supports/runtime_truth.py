@@ -2,8 +2,8 @@
 
     ENGINE_PYTHON runtime_truth.py vllm|sglang
 
-For each architecture: `class`, and either `supported` (the very test that the engine makes before it starts with EAGLE-3)
-or `error` where the class cannot be imported here.
+For each architecture: `class`, and either `supported` (the very test that the engine makes before it starts with
+EAGLE-3) or `error` where the class cannot be imported here.
 """
 
 import json
@@ -46,7 +46,12 @@ def sglang() -> dict[str, dict[str, object]]:
         if not module_name.startswith("sglang.srt.models."):
             continue
         for name, value in list(vars(module).items()):
-            if name != "EntryClass" and isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module_name:
+            if (
+                name != "EntryClass"
+                and isinstance(value, type)
+                and issubclass(value, torch.nn.Module)
+                and value.__module__ == module_name
+            ):
                 found[f"{module_name}:{name}"] = {
                     "class": name,
                     "module": module_name,
