@@ -80,7 +80,8 @@ class Source:
 
     def damage(self, entry: Entry) -> list[str]:
         """Why nothing is known of the class of an entry."""
-        found = list(self.tree.damaged.values())[:5]
+        damaged = self.tree.damaged
+        found = [damaged[entry.module]] if entry.module in damaged else list(damaged.values())[:5]
         return found or [f"{entry.module} does not say plainly what {entry.name} is"]
 
     def mentions(self, of: ClassValue, words: tuple[str, ...], *, skip: frozenset[str], leave: str = "") -> bool:

@@ -331,18 +331,20 @@ def self_chain(expression: ast.expr) -> tuple[str, ...]:
     return tuple(reversed(names)) if isinstance(expression, ast.Name) and expression.id == "self" else ()
 
 
+def is_super(call: ast.Call, method: str) -> bool:
+    """Whether it is `super().method(...)`."""
+    function = call.func
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr == method
+        and isinstance(function.value, ast.Call)
+        and isinstance(function.value.func, ast.Name)
+        and function.value.func.id == "super"
+    )
+
+
 def _super_init(function: ast.AST) -> ast.Call | None:
-    for node in inside(function):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "__init__"
-            and isinstance(node.func.value, ast.Call)
-            and isinstance(node.func.value.func, ast.Name)
-            and node.func.value.func.id == "super"
-        ):
-            return node
-    return None
+    return next((node for node in inside(function) if isinstance(node, ast.Call) and is_super(node, "__init__")), None)
 
 
 def _named_super(call: ast.Call) -> str | None:

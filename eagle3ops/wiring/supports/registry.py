@@ -46,7 +46,7 @@ class Registry:
         """Names that may have been meant."""
         wanted = architecture[:200].lower()
         by_lower = {each.lower(): each for each in self.entries}
-        close = difflib.get_close_matches(wanted, by_lower, n=5, cutoff=0.6)
+        close = difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.7)
         return [by_lower[each] for each in close]
 
 

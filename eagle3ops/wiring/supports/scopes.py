@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+
 from eagle3ops.wiring.supports.values import MISSING, UNKNOWN, Missing, Value
 
 

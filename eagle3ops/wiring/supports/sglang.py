@@ -8,11 +8,12 @@ import ast
 from dataclasses import replace
 
 from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, begin, delegations, dotted, has_word
-from eagle3ops.wiring.supports.classes import Held, inside, self_chain
+from eagle3ops.wiring.supports.classes import Held, inside, is_super, self_chain
 from eagle3ops.wiring.supports.registry import Entry
 from eagle3ops.wiring.supports.values import ClassValue, FunctionValue
 
 _SETTER = "set_eagle3_layers_to_capture"
+_SHARE = "get_embed_and_head"
 _LAYERS = "layers_to_capture"
 _CAPTURES = (_LAYERS, "_is_layer_to_capture", "aux_hidden_states")
 _NOT_FORWARD = frozenset({"__init__", _SETTER, "set_dflash_layers_to_capture", "set_dspark_layers_to_capture"})
@@ -37,6 +38,8 @@ def answer(source: Source, entry: Entry) -> Support:
     path = _path(source, of, 0)
     if entry.drafts:
         path.wiring, path.notes = None, []
+    elif lacks := _shared(source, of):
+        path.wiring, path.notes = "broken", [*path.notes, *lacks]
     return replace(
         base,
         supported="yes",
@@ -142,8 +145,8 @@ def _silent(guard: str, chain: tuple[str, ...]) -> list[str]:
     if guard != "silent":
         return []
     return [
-        f"trap: it asks `if hasattr({dotted(chain)}, ...)` first and does nothing otherwise: with a language model that "
-        "lacks the method no error tells"
+        f"trap: it asks `if hasattr({dotted(chain)}, ...)` first and does nothing otherwise: with a language model "
+        "that lacks the method no error tells"
     ]
 
 
@@ -167,14 +170,29 @@ def _judge(source: Source, of: ClassValue, holders: Held, how: str, where: str) 
 
 def _forward(source: Source, of: ClassValue) -> list[str]:
     """A forward of its own that does not know of captured states."""
-    forward = source.classes.find(of, "forward")
-    if forward is None or not isinstance(forward.value, FunctionValue):
-        return []
-    if has_word(forward.value.node, ("aux_hidden", "capture_aux")):
+    for owner in source.classes.order(of).classes:
+        forward = source.classes.own(owner, "forward")
+        if not isinstance(forward, FunctionValue):
+            continue
+        if has_word(forward.node, ("aux_hidden", "capture_aux")):
+            return []
+        if any(isinstance(node, ast.Call) and is_super(node, "forward") for node in ast.walk(forward.node)):
+            continue
+        return [
+            f"look at {owner.name}.forward ({source.classes.place(owner, forward.node)}): it never mentions aux hidden "
+            "states, which the decoder hands out beside the others once layers are captured"
+        ]
+    return []
+
+
+def _shared(source: Source, of: ClassValue) -> list[str]:
+    """The other thing that is asked of a target: its embedding, which drafters share."""
+    if source.classes.find(of, _SHARE) is not None or not source.classes.order(of).whole:
         return []
     return [
-        f"look at {forward.owner.name}.forward ({source.classes.place(forward.owner, forward.value.node)}): it never "
-        "mentions aux hidden states, which the decoder hands out beside the others once layers are captured"
+        f"declared, but broken: {source.told(of)} has no {_SHARE}, so the server dies of an AttributeError when the "
+        "drafter takes over the target's embedding",
+        f"to do: give {of.name} {_SHARE}(self) that returns the weights of its embedding and of its head",
     ]
 
 
@@ -194,7 +212,8 @@ def _missing(source: Source, of: ClassValue) -> list[str]:
             )
             notes.append(
                 f"to do: give {of.name} `def {_SETTER}(self, layer_ids=None): "
-                f"self.{attribute}.{_SETTER}(layer_ids)`, and get_embed_and_head() in the same way if it has none"
+                f"self.{attribute}.{_SETTER}(layer_ids)`"
+                + ("" if source.classes.find(of, _SHARE) else f", and {_SHARE}(self) in the same way")
             )
             return notes
     decoders = [each for name in _ATTRIBUTES for each in source.classes.held(of, name).classes]
@@ -202,8 +221,8 @@ def _missing(source: Source, of: ClassValue) -> list[str]:
     if capturing:
         notes.append(f"its decoder {source.told(capturing[0])} captures already")
         notes.append(
-            f"to do: give {of.name} {_SETTER}(self, layer_ids=None) that sets capture_aux_hidden_states and the decoder's "
-            f"{_LAYERS}, as LlamaForCausalLM does, and hand the captured states to the logits processor in forward"
+            f"to do: give {of.name} {_SETTER}(self, layer_ids=None) that sets capture_aux_hidden_states and the "
+            f"decoder's {_LAYERS}, as LlamaForCausalLM does, and hand the captured states to the logits processor in forward"
         )
         return notes
     notes.append(

@@ -152,8 +152,8 @@ def _judge(source: Source, holders: Held, how: str, where: str, *, mixin: bool) 
         if mixin and has_mixin and source.classes.derives(each, _MIXIN) is None:
             bad += 1
             notes.append(
-                f"declared, but broken: {source.told(each)} is no {_MIXIN}, so the server dies of an AssertionError once "
-                f"all weights are loaded"
+                f"declared, but broken: {source.told(each)} is no {_MIXIN}, so the server dies of an AssertionError "
+                "once all weights are loaded"
             )
             notes.append(_to_do_inside(each))
         elif not source.mentions(each, _CAPTURES, skip=_NOT_FORWARD, leave=_MIXIN):
