@@ -81,6 +81,8 @@ class Classes:
         unclear: list[str] = []
         for base in of.node.bases:
             value = self.interpreter.evaluate(base, of.scope)
+            if value == of:  # class X(X): the X from before
+                value = self.interpreter.earlier(of.name, of.scope)
             if isinstance(value, ClassValue) and depth < _DEEPEST:
                 if value not in bases and value != of:
                     bases.append(value)

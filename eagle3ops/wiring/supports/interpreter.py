@@ -94,6 +94,10 @@ class Interpreter(Expressions):
             at = at.above
         return Outside(f"builtins.{name}")
 
+    def earlier(self, name: str, scope: Scope) -> Value:
+        """What a name stood for before it was bound again; outside when it did not."""
+        return self._look(scope.earlier[name], scope) if name in scope.earlier else Outside(name)
+
     def _look(self, binding: Binding, scope: Scope) -> Value:
         if isinstance(binding, Known):
             return binding.value

@@ -43,7 +43,7 @@ Binding = Written | Taken | Known | Either
 class Scope:
     """A module, a function or the body of a class, and what is around it."""
 
-    __slots__ = ("_asked", "_looking", "above", "bound", "module", "of_class", "stars")
+    __slots__ = ("_again", "_asked", "_looking", "above", "bound", "earlier", "module", "of_class", "stars")
 
     def __init__(self, module: str, above: "Scope | None" = None, *, of_class: bool = False) -> None:
         self.module = module
@@ -51,9 +51,12 @@ class Scope:
         self.of_class = of_class
         """The body of a class, which its methods do not see."""
         self.bound: dict[str, Binding] = {}
+        self.earlier: dict[str, Binding] = {}
+        """What a name stood for before it was bound again, as in `X = wrap(X)` and `class X(X)`."""
         self.stars: list[str] = []
         self._asked: dict[str, Value] = {}
         self._looking: set[str] = set()
+        self._again: set[str] = set()
 
     def own(self, name: str, look: Callable[[Binding, "Scope"], Value]) -> Value:
         """What a name bound in this very scope stands for."""
@@ -61,7 +64,8 @@ class Scope:
             return MISSING
         if name not in self._asked:
             if name in self._looking:  # it is told by itself
-                return UNKNOWN
+                before = self.earlier.get(name)
+                return UNKNOWN if before is None or name in self._again else self._before(name, before, look)
             self._looking.add(name)
             try:
                 self._asked[name] = look(self.bound[name], self)
@@ -69,8 +73,17 @@ class Scope:
                 self._looking.discard(name)
         return self._asked[name]
 
+    def _before(self, name: str, binding: Binding, look: Callable[[Binding, "Scope"], Value]) -> Value:
+        self._again.add(name)
+        try:
+            return look(binding, self)
+        finally:
+            self._again.discard(name)
+
     def bind(self, name: str, binding: Binding) -> None:
         """From here on it stands for that."""
+        if name in self.bound and self.bound[name] is not binding:
+            self.earlier[name] = self.bound[name]
         self.bound[name] = binding
         self._asked.pop(name, None)
 

@@ -146,14 +146,15 @@ def test_where_the_engine_may_be(site: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(site))
     assert open_source("sglang").tree.folder == site / "sglang"
     assert "sglang" not in sys.modules  # found, not imported
-    for engine, path in (
+    wrong: list[tuple[str, str | None]] = [
         ("tgi", None),
         ("vllm", str(tmp_path)),
         ("vllm", str(site / "vllm/_version.py")),
         ("vllm", "\0"),
-    ):
+    ]
+    for engine, place in wrong:
         with pytest.raises(RequestError):
-            open_source(engine, path)
+            open_source(engine, place)
 
 
 def test_the_version_may_stand_in_the_metadata_alone(tmp_path: Path) -> None:
