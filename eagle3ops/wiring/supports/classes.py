@@ -23,11 +23,16 @@ _FROM_REGISTRY = frozenset({"init_vllm_registered_model"})
 """Functions that make a model of a named architecture."""
 
 
+Base = ClassValue | Outside
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """The order in which classes are searched for an attribute."""
 
     classes: tuple[ClassValue, ...]
+    all: tuple[Base, ...]
+    """Those of other packages among them."""
     whole: bool
     """False when a base is not known, so that something may be inherited that is not seen."""
     unclear: tuple[str, ...] = ()
@@ -77,30 +82,39 @@ class Classes:
     def _order(self, of: ClassValue, depth: int) -> Order:
         if of in self._orders:
             return self._orders[of]
-        bases: list[ClassValue] = []
+        bases: list[Base] = []
         unclear: list[str] = []
         for base in of.node.bases:
             value = self.interpreter.evaluate(base, of.scope)
             if value == of:  # class X(X): the X from before
                 value = self.interpreter.earlier(of.name, of.scope)
-            if isinstance(value, ClassValue) and depth < _DEEPEST:
-                if value not in bases and value != of:
+            if isinstance(value, Outside) or (isinstance(value, ClassValue) and value != of and depth < _DEEPEST):
+                if value not in bases:
                     bases.append(value)
-            elif not isinstance(value, Outside):
+            else:
                 unclear.append(ast.unparse(base)[:100])
-        orders = [self._order(base, depth + 1) for base in bases]
-        chain = _merge([list(each.classes) for each in orders] + [bases]) if bases else []
+        orders = [self._order(base, depth + 1) for base in bases if isinstance(base, ClassValue)]
+        chain = self._chain(bases, depth)
         whole = not unclear and all(each.whole for each in orders)
         if chain is None:  # Python would refuse such bases
-            chain = list(dict.fromkeys(one for each in orders for one in each.classes))
+            chain = list(dict.fromkeys(one for each in orders for one in each.all))
             whole = False
+        every = (of, *(each for each in chain if each != of))[:_MOST_CLASSES]
         found = Order(
-            (of, *(each for each in chain if each != of))[:_MOST_CLASSES],
+            tuple(each for each in every if isinstance(each, ClassValue)),
+            every,
             whole,
             (*unclear, *(name for each in orders for name in each.unclear))[:10],
         )
         self._orders[of] = found
         return found
+
+    def _chain(self, bases: list[Base], depth: int) -> list[Base] | None:
+        """C3 over the bases; those of others count as classes without bases."""
+        sequences: list[list[Base]] = [
+            list(self._order(each, depth + 1).all) if isinstance(each, ClassValue) else [each] for each in bases
+        ]
+        return _merge([*sequences, bases[:]]) if bases else []
 
     def members(self, of: ClassValue) -> Scope:
         """What the body of a class binds."""
@@ -280,9 +294,9 @@ class Classes:
         return found or Held(why=f"{function.node.name}() is told only when it runs")
 
 
-def _merge(sequences: list[list[ClassValue]]) -> list[ClassValue] | None:
+def _merge(sequences: list[list[Base]]) -> list[Base] | None:
     """C3; None when there is no such order."""
-    found: list[ClassValue] = []
+    found: list[Base] = []
     while any(sequences):
         sequences = [each for each in sequences if each]
         for each in sequences:

@@ -22,8 +22,8 @@ from eagle3ops.wiring.supports.values import (
 
 _MOST_ENTRIES = 20_000
 _DEEPEST = 40
-_MOST_STEPS = 400_000
-"""Expressions looked at for one question; some 20,000 are usual."""
+_MOST_STEPS = 100_000
+"""Expressions looked at for one question; some 200 are usual."""
 
 
 class Expressions(ABC):

@@ -222,7 +222,8 @@ def _missing(source: Source, of: ClassValue) -> list[str]:
         notes.append(f"its decoder {source.told(capturing[0])} captures already")
         notes.append(
             f"to do: give {of.name} {_SETTER}(self, layer_ids=None) that sets capture_aux_hidden_states and the "
-            f"decoder's {_LAYERS}, as LlamaForCausalLM does, and hand the captured states to the logits processor in forward"
+            f"decoder's {_LAYERS}, as LlamaForCausalLM does, and hand the captured states to the logits processor "
+            "in forward"
         )
         return notes
     notes.append(

@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import types
-from typing import Any
+from typing import Any, ClassVar
 
 STOOD_IN = ("torchvision", "torchaudio", "timm", "terratorch")
 
@@ -32,7 +32,7 @@ class Anything(type):
 class StandIn(types.ModuleType):
     """A package that is not there: whatever is asked of it is a class or a part of it."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
     __version__ = "0.0.0"
 
     def __getattr__(self, name: str) -> Any:

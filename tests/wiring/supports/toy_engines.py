@@ -76,7 +76,8 @@ class PhiForCausalLM(LlamaForCausalLM):
     def _init_model(self, vllm_config):
         return PhiModel(vllm_config)
 
-LlamaEmbedding = as_embedding_model(LlamaForCausalLM)
+LlamaEmbedding = LlamaForCausalLM
+LlamaEmbedding = as_embedding_model(LlamaEmbedding)
 ''',
     "model_executor/models/deepseek.py": """
 from torch import nn
@@ -323,7 +324,7 @@ EntryClass = [KimiForConditionalGeneration, SilentForConditionalGeneration, Oute
               ChoiceForConditionalGeneration, ChosenForConditionalGeneration, UnsharedForCausalLM]
 ''',
     "srt/models/alias.py": "\ufefffrom sglang.srt.models.llama import PhiForCausalLM as Base\n"
-    "class Renamed(Base): ...\nAlias = Renamed\nEntryClass = Alias\n",
+    "class Renamed(Base): ...\nclass Renamed(Renamed): ...\nAlias = Renamed\nEntryClass = Alias\n",
     "srt/models/llama_eagle3.py": "from sglang.srt.models.llama import LlamaForCausalLM\n"
     "class LlamaForCausalLMEagle3(LlamaForCausalLM): ...\nEntryClass = LlamaForCausalLMEagle3\n",
     "srt/models/torn.py": "class TornForCausalLM(:\nEntryClass = TornForCausalLM\n",
