@@ -81,7 +81,8 @@ def _no_such(source: Source, architecture: str) -> RequestError:
     hint = f"did you mean {', '.join(near)}? " if near else ""
     return RequestError(
         f"{engine} {source.tree.version or ''} has no architecture {architecture[:200]!r}".replace("  ", " "),
-        remedy=f"{hint}`architectures` in the target's config.json names it; --all lists those of the registry",
+        remedy=f"{hint}`architectures` in the target's config.json names it; --all lists those of the registry. "
+        "An engine may serve others through Transformers: ask for TransformersForCausalLM",
     )
 
 

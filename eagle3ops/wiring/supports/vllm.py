@@ -8,7 +8,7 @@ is an `EagleModelMixin`, and only the decoder's forward really captures.
 import ast
 from dataclasses import replace
 
-from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, begin, delegations, dotted
+from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, begin, delegations, dotted, has_word
 from eagle3ops.wiring.supports.classes import Held, inside, self_chain
 from eagle3ops.wiring.supports.registry import Entry
 from eagle3ops.wiring.supports.values import ClassValue, FunctionValue
@@ -80,7 +80,7 @@ def _path(source: Source, of: ClassValue, protocol: ClassValue, depth: int) -> P
         return Path("unknown", f"{_SETTER} is no plain method", None)
     where = source.classes.place(setter.owner, setter.value.node)
     if setter.owner == protocol:
-        return _by_default(source, of, where)
+        return _by_default(source, of, setter.value, where)
     own = "own method" if setter.owner == of else f"inherited from {setter.owner.name}"
     handed = delegations(setter.value, _SETTER)
     if handed:
@@ -101,7 +101,10 @@ def _path(source: Source, of: ClassValue, protocol: ClassValue, depth: int) -> P
     )
 
 
-def _by_default(source: Source, of: ClassValue, where: str) -> Path:
+def _by_default(source: Source, of: ClassValue, setter: FunctionValue, where: str) -> Path:
+    if all(isinstance(each, ast.Pass | ast.Expr) and not _calls(each) for each in setter.node.body):
+        note = f"declared, but broken: {_PROTOCOL}.{_SETTER} does nothing in this version; {of.name} has to override it"
+        return Path("broken", f"derives from {_PROTOCOL}", where, [note])
     chain = _to_language_model(source, of)
     parents = source.classes.chain(of, chain)
     holders: Held | None = None
@@ -115,7 +118,12 @@ def _by_default(source: Source, of: ClassValue, where: str) -> Path:
     names = dotted((*chain, "model"))
     through = f" through {dotted(chain)} -> {_names(parents)}" if chain and parents.classes else ""
     how = f"derives from {_PROTOCOL}: its default sets the layers on {names}{through}"
-    return _judge(source, found, how + (f" -> {_names(found)}" if found.classes else ""), where, mixin=True)
+    mixin = has_word(setter.node, (_MIXIN,))
+    return _judge(source, found, how + (f" -> {_names(found)}" if found.classes else ""), where, mixin=mixin)
+
+
+def _calls(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Call) for each in ast.walk(node))
 
 
 def _delegated(
@@ -145,11 +153,10 @@ def _judge(source: Source, holders: Held, how: str, where: str, *, mixin: bool) 
         return Path("unknown", how, where, [f"the decoder depends on {holders.why}"])
     notes: list[str] = []
     bad = 0
-    has_mixin = isinstance(source.interpreter.member(_INTERFACES, _MIXIN), ClassValue)
     for each in holders.classes:
         if not source.classes.order(each).whole:
             continue
-        if mixin and has_mixin and source.classes.derives(each, _MIXIN) is None:
+        if mixin and source.classes.derives(each, _MIXIN) is None:
             bad += 1
             notes.append(
                 f"declared, but broken: {source.told(each)} is no {_MIXIN}, so the server dies of an AssertionError "

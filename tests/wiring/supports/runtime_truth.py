@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import types
-from typing import Any, ClassVar
+from typing import Any
 
 STOOD_IN = ("torchvision", "torchaudio", "timm", "terratorch")
 
@@ -32,7 +32,6 @@ class Anything(type):
 class StandIn(types.ModuleType):
     """A package that is not there: whatever is asked of it is a class or a part of it."""
 
-    __path__: ClassVar[list[str]] = []
     __version__ = "0.0.0"
 
     def __getattr__(self, name: str) -> Any:
@@ -50,7 +49,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        return StandIn(spec.name)
+        module = StandIn(spec.name)
+        module.__path__ = []
+        return module
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing to run."""

@@ -20,7 +20,11 @@ class EagleModelMixin:
 @runtime_checkable
 class SupportsEagle3(SupportsEagleBase, Protocol):
     supports_eagle3: ClassVar[Literal[True]] = True
-    def set_aux_hidden_state_layers(self, layers): ...
+    def set_aux_hidden_state_layers(self, layers):
+        'Set which layers should output.'
+        holder = self.get_language_model().model if hasattr(self, "get_language_model") else self.model
+        assert isinstance(holder, EagleModelMixin)
+        holder._set_aux_hidden_state_layers(layers)
     def get_eagle3_default_aux_hidden_state_layers(self): ...
 
 class SupportsMultiModal(Protocol):
