@@ -30,7 +30,7 @@ class Support:
     file: str | None = None
     how: str | None = None
     where: str | None = None
-    """`file:line` of the method that takes the layers."""
+    """`file:line` of the method that takes the layers, or of the class where it has none."""
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -112,6 +112,7 @@ def begin(source: Source, entry: Entry, of: ClassValue | None, notes: list[str])
         supported="unknown",
         class_name=of.name if of else entry.name,
         file=source.tree.shown(file) if file else None,
+        where=source.classes.place(of) if of else None,
         notes=(*notes, *([] if of else source.damage(entry))),
     )
 
