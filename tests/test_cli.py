@@ -142,7 +142,7 @@ def test_a_root_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
         (("--job", "train", "runs", "list"), "--job belongs to --job NAME"),
         (("--set", "seed=1", "plan", "tiny"), "--set stands before the command"),
         (("plan", ""), "the name of the pipeline file is empty"),
-        (("plan", "tiny", "--set", "engine.name=sglang"), "no adapter for engine 'sglang'"),
+        (("plan", "tiny", "--set", "engine.name=vllm"), "no adapter for engine 'vllm'"),
         (("plan", "tiny", "--set", "stages.generate.prompts=/nowhere.jsonl"), "/nowhere.jsonl: no such file"),
     ],
 )
