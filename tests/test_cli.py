@@ -142,7 +142,6 @@ def test_a_root_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
         (("--job", "train", "runs", "list"), "--job belongs to --job NAME"),
         (("--set", "seed=1", "plan", "tiny"), "--set stands before the command"),
         (("plan", ""), "the name of the pipeline file is empty"),
-        (("plan", "tiny", "--set", "engine.name=vllm"), "no adapter for engine 'vllm'"),
         (("plan", "tiny", "--set", "stages.generate.prompts=/nowhere.jsonl"), "/nowhere.jsonl: no such file"),
     ],
 )
@@ -151,6 +150,11 @@ def test_what_would_be_dropped_or_fail_later_is_refused_now(
 ) -> None:
     assert main([*arguments, "--root", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_plan_refuses_an_engine_that_cannot_run_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "tiny", "--set", "engine.name=vllm", "--root", str(tmp_path)]) == 6
+    assert "no adapter for engine 'vllm'" in "".join(capsys.readouterr())
 
 
 def test_an_edited_prompt_file_is_another_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
