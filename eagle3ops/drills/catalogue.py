@@ -63,7 +63,7 @@ DRILLS: tuple[Drill, ...] = (
     _fault("disk_wait", "touches a mapped file on a dead mount (state D)", {"disk_wait"}, within_s=60.0),
     _fault("hung_import", "says that it imports, and waits for a lock", _HUNG, "importing"),
     _fault("nccl_init", "rank 0 listens for the others, nobody comes", _HUNG, "connecting"),
-    _fault("slow_disk", "weights come in at 2 MB/s", {"slow_load"}, "loading", within_s=120.0),
+    _fault("slow_disk", "weights come in at 2 MB/s", {"slow_load"}, "loading", within_s=120.0, convicts=False),
     _fault("crash_loop", "a worker that dies as often as it is started", {"overdue"}, "connecting"),
     _fault(
         "host_oom",

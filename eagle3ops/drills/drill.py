@@ -55,6 +55,8 @@ class Drill:
     healthy: bool = False
     within_s: float | None = None
     """So long it may take where the phase has no deadline: the probes' schedule, the windows of the counters, s."""
+    convicts: bool = True
+    """False: it may stay a suspicion for ever, as nothing can show that it will not end well."""
     serves: bool = False
     """It answers HTTP, so that it can be probed."""
     program: tuple[str, ...] = ()
