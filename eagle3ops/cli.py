@@ -127,6 +127,9 @@ def build_parser() -> ArgumentParser:
     )
     diagnose.add_argument("files", nargs="*", metavar="FILE", help="log files of one failure, of all ranks and hosts")
     diagnose.add_argument("--run", dest="diagnose_run", metavar="RUN", help="the logs of a run: id, or `last`")
+    from eagle3ops.commands.drill import add_drill
+
+    add_drill(commands, common)
     _add_drafters(commands, common)
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
@@ -319,6 +322,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import diagnose
 
         return diagnose.diagnose(args, root, host, json=json)
+    if args.command == "drill":
+        from eagle3ops.commands import drill
+
+        return drill.drill(args, json=json)
     if args.command in ("plan", "spec"):
         from eagle3ops.commands import runs
 
@@ -369,7 +376,7 @@ def _refuse_job_options(args: Namespace) -> None:
                 f"--{option} belongs to --job NAME, not to the command `{args.command}`",
                 remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
             )
-    if getattr(args, "host", None) and args.command in ("spec", "hosts", "telemetry", "agent", "config"):
+    if getattr(args, "host", None) and args.command in ("spec", "hosts", "telemetry", "agent", "config", "drill"):
         raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:
         raise RequestError(

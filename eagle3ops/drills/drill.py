@@ -56,7 +56,7 @@ class Drill:
     within_s: float | None = None
     """So long it may take where the phase has no deadline: the probes' schedule, the windows of the counters, s."""
     convicts: bool = True
-    """False: it may stay a suspicion for ever, as nothing can show that it will not end well."""
+    """False: it is told and need never be held for proven, as it may well end by itself."""
     serves: bool = False
     """It answers HTTP, so that it can be probed."""
     program: tuple[str, ...] = ()
@@ -176,16 +176,17 @@ class Running:
         return found
 
     def look(self) -> bool:
-        """Has the program said that it is in the state that it is about? Reads what it said.
+        """Is it in the state that it is about? Reads what its program told.
 
         Raises:
-            Eagle3opsError: it has ended.
+            Eagle3opsError: it has ended before that.
         """
         with contextlib.suppress(OSError, ValueError), open(self.folder / "ready.json", "rb") as file:
             facts = json.loads(file.read(_LARGEST_FACTS))
             if isinstance(facts, dict):
                 self.facts = facts
-                return True
+        if self.fault_at is not None:
+            return True
         if self._process.poll() is not None:
             last = self.log.read_bytes()[-600:].decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise Eagle3opsError(f"drill {self.drill.name}: its program ended at once: {last or 'it said nothing'}")

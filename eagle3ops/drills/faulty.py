@@ -1,8 +1,8 @@
 """How does a process hang, stop, spin or break? Programs that do it for real; the standard library is all they need.
 
 Run as a file: `python -I -S faulty.py NAME FOLDER LEAD`. Each speaks as an engine does, in lines that begin with a time,
-does what is healthy for LEAD seconds where it serves, and writes `FOLDER/ready.json` ({url, fault_at (monotonic, s),
-pids}) once it is in the state that it is named after. Every child asks the kernel to be killed with its parent.
+does what is healthy for LEAD seconds where it serves, and keeps in `FOLDER/ready.json` what may be known of it: url, numbers of
+processes, and `fault_at` (monotonic, s) once it is in the state that it is named after. Every child asks the kernel to be killed with its parent.
 """
 
 import contextlib
@@ -58,12 +58,18 @@ class Stage:
     def __init__(self, folder: Path, lead: float) -> None:
         self.folder = folder
         self.lead = lead
+        self._facts: dict[str, Any] = {}
+
+    def tell(self, **facts: Any) -> None:
+        """Whoever started it may know this."""
+        self._facts |= facts
+        new = self.folder / "ready.json.part"
+        new.write_text(json.dumps(self._facts))
+        new.rename(self.folder / "ready.json")
 
     def ready(self, **facts: Any) -> None:
-        """It has come so far."""
-        new = self.folder / "ready.json.part"
-        new.write_text(json.dumps({"fault_at": time.monotonic(), "pid": os.getpid(), **facts}))
-        new.rename(self.folder / "ready.json")
+        """It is in the state that it is named after."""
+        self.tell(fault_at=time.monotonic(), **facts)
 
     def load(self) -> None:
         """What an engine says until its weights are there."""
@@ -87,6 +93,7 @@ class Stage:
         theirs.close()
         server = Server(ours)
         server.start()
+        self.tell(url=server.url, worker=pid, subject=os.getpid())
         say("The server is fired up and ready to roll!")
         return server, pid
 
@@ -181,7 +188,7 @@ def flock(stage: Stage) -> None:
 
 def hung_import(stage: Stage) -> None:
     """It stops before it has said anything worth reading: an import that waits for another thread."""
-    say("importing torch")
+    say("server_args={'model_path': 'toy', 'tp_size': 1}")
     stage.ready()
     lock = threading.Lock()
     lock.acquire()
@@ -278,21 +285,21 @@ def _fill(path: Path) -> None:
 
 def stopped(stage: Stage) -> None:
     """The worker of a server was stopped."""
-    server, worker = stage.serve()
+    _, worker = stage.serve()
     time.sleep(stage.lead)
     os.kill(worker, signal.SIGSTOP)
     os.waitpid(worker, os.WUNTRACED)
-    stage.ready(url=server.url, worker=worker)
+    stage.ready()
     hold()
 
 
 def half_dead(stage: Stage) -> None:
     """The worker died, the server lives on and nobody has taken note."""
-    server, worker = stage.serve()
+    _, worker = stage.serve()
     time.sleep(stage.lead)
     os.kill(worker, signal.SIGKILL)
     os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
-    stage.ready(url=server.url, worker=worker)
+    stage.ready()
     hold()
 
 
@@ -309,18 +316,18 @@ def dead_thread(stage: Stage) -> None:
         channel.settimeout(None)
         hold()
 
-    server, worker = stage.serve(works_a_while)
+    stage.serve(works_a_while)
     time.sleep(stage.lead)
-    stage.ready(url=server.url, worker=worker)
+    stage.ready()
     hold()
 
 
 def deaf(stage: Stage) -> None:
     """A server whose port is open and whose whole process waits for a lock: nothing at all is answered."""
-    server, worker = stage.serve()
+    server, _ = stage.serve()
     time.sleep(stage.lead)
     server.deafen()
-    stage.ready(url=server.url, worker=worker)
+    stage.ready()
     hold()
 
 
@@ -329,15 +336,15 @@ def deaf(stage: Stage) -> None:
 
 def idle(stage: Stage) -> None:
     """A server that nobody asks anything."""
-    server, worker = stage.serve()
-    stage.ready(url=server.url, worker=worker)
+    stage.serve()
+    stage.ready()
     hold()
 
 
 def busy(stage: Stage) -> None:
     """A server with a client that asks twice a second."""
-    server, worker = stage.serve()
-    stage.ready(url=server.url, worker=worker)
+    server, _ = stage.serve()
+    stage.ready()
     while True:
         server.generate()
         say("Decode batch, #running-req: 1, #token: 215, token usage: 0.00, gen throughput (token/s): 2.00")
@@ -379,6 +386,7 @@ def slow_mmap(stage: Stage) -> None:
 
 def bursts(stage: Stage) -> None:
     """A training that waits for its data: a short burst of work, then 1.4 s of sleep, a line every ten steps."""
+    say("Starting training")
     stage.ready()
     step = 0
     while True:

@@ -48,6 +48,8 @@ class Outcome:
     evidence: str = ""
     """The folder with what was collected; empty when nothing was."""
     findings: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+    """What the guard said of its own parts."""
     skipped: str = ""
     """Why it was not held."""
 
@@ -127,12 +129,10 @@ class Score:
             self._named = reading
 
     def _names(self, reading: Reading) -> bool:
-        """A conviction is an answer, right or wrong; where a suspicion is all there can be, a right one."""
+        """A conviction is an answer, right or wrong; where there need not be one, the right name."""
         if reading.standing is Standing.CONVICTED:
             return True
-        return (
-            not self._drill.convicts and reading.standing is Standing.ACCUSED and reading.state in self._drill.expect
-        )
+        return not self._drill.convicts and reading.state in self._drill.expect
 
     @property
     def decided(self) -> bool:

@@ -71,7 +71,7 @@ class Server:
             self.generate()
             return _json({"choices": [{"text": "a", "message": {"content": "a"}}]})
         if path == "/v1/models":
-            return _json({"object": "list", "data": [{"id": "toy", "object": "model"}]})
+            return _json({"object": "list", "data": [{"id": "toy", "object": "model", "owned_by": "sglang"}]})
         if path in ("/model_info", "/get_model_info"):
             return _json({"model_path": "toy", "is_generation": True})
         if path in ("/server_info", "/get_server_info"):
