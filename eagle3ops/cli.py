@@ -127,9 +127,8 @@ def build_parser() -> ArgumentParser:
     )
     diagnose.add_argument("files", nargs="*", metavar="FILE", help="log files of one failure, of all ranks and hosts")
     diagnose.add_argument("--run", dest="diagnose_run", metavar="RUN", help="the logs of a run: id, or `last`")
-    from eagle3ops.commands.drill import add_drill
-
-    add_drill(commands, common)
+    _add_drill(commands, common)
+    _add_watch(commands, common)
     _add_drafters(commands, common)
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
@@ -145,6 +144,52 @@ def build_parser() -> ArgumentParser:
     agent = commands.add_parser("agent", description="The far end of a console: reads requests, answers, streams.")
     agent.add_argument("--root", metavar="DIR", default=SUPPRESS, help="folder of runs and stage outputs")
     return parser
+
+
+def _add_watch(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
+    watch = commands.add_parser(
+        "watch",
+        parents=[common],
+        help="guard what was started elsewhere: say what hangs, collect evidence, end nothing",
+    )
+    whom = watch.add_mutually_exclusive_group(required=True)
+    whom.add_argument("--pid", dest="watch_pid", type=_count, metavar="N", help="a process and all that it started")
+    whom.add_argument("--url", dest="watch_url", metavar="URL", help="the server on this machine that answers there")
+    whom.add_argument("--run", dest="watch_run", metavar="RUN", help="a run: id, the start or end of one, or `last`")
+    watch.add_argument("--stage", dest="watch_stage", metavar="NAME", default="", help="only this stage of the run")
+    watch.add_argument(
+        "--log", dest="watch_log", metavar="FILE", action="append", default=[], help="a log besides those it writes to"
+    )
+    watch.add_argument(
+        "--deadline", dest="watch_deadline", metavar="PHASE=SECONDS", action="append", default=[],
+        help="how long a phase may take; 0 takes the limit away",
+    )  # fmt: skip
+    watch.add_argument("--evidence", dest="watch_evidence", metavar="DIR", help="where incidents get their folders")
+    watch.add_argument("--for", dest="watch_seconds", type=_seconds, metavar="SECONDS", help="leave after so long")
+    watch.add_argument(
+        "--probe",
+        dest="watch_probe",
+        action=BooleanOptionalAction,
+        default=True,
+        help="ask its server for a token now and then",
+    )
+
+
+def _add_drill(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
+    drill = commands.add_parser(
+        "drill", parents=[common], help="break something on purpose and see whether the watchdog names it"
+    )
+    drill.add_argument(
+        "names", nargs="*", metavar="NAME", help="drills, or `faults`: all of them, `healthy`: what must raise no alarm"
+    )
+    drill.add_argument("--list", dest="drill_list", action="store_true", help="all drills, and which are possible here")
+    drill.add_argument(
+        "--deadline-scale", type=float, metavar="F", default=1.0, help="factor on the deadlines of phases (1)"
+    )
+    drill.add_argument(
+        "--for", dest="drill_for", type=float, metavar="S", help="how long healthy ones are watched in all (600)"
+    )
+    drill.add_argument("--keep", metavar="DIR", help="where logs and evidence are kept; by default a new folder")
 
 
 def _add_drafters(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
@@ -318,6 +363,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import incidents
 
         return incidents.incidents(args, root, host, json=json)
+    if args.command == "watch":
+        from eagle3ops.commands import watch
+
+        return watch.watch(args, root, json=json)
     if args.command == "diagnose":
         from eagle3ops.commands import diagnose
 
@@ -376,7 +425,8 @@ def _refuse_job_options(args: Namespace) -> None:
                 f"--{option} belongs to --job NAME, not to the command `{args.command}`",
                 remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
             )
-    if getattr(args, "host", None) and args.command in ("spec", "hosts", "telemetry", "agent", "config", "drill"):
+    here_only = ("spec", "hosts", "telemetry", "agent", "config", "watch", "drill")
+    if getattr(args, "host", None) and args.command in here_only:
         raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:
         raise RequestError(

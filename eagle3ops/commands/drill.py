@@ -2,7 +2,7 @@
 
 import json as jsonlib
 import tempfile
-from argparse import ArgumentParser, Namespace, _SubParsersAction
+from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,26 +10,6 @@ from typing import Any
 from eagle3ops.commands.output import table, write
 from eagle3ops.errors import ExitCode, RequestError
 from eagle3ops.words import human_seconds, plain
-
-GROUPS = ("healthy", "faults")
-
-
-def add_drill(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
-    """The command's arguments."""
-    drill = commands.add_parser(
-        "drill", parents=[common], help="break something on purpose and see whether the watchdog names it"
-    )
-    drill.add_argument(
-        "names", nargs="*", metavar="NAME", help="drills, or `faults`: all of them, `healthy`: what must raise no alarm"
-    )
-    drill.add_argument("--list", dest="drill_list", action="store_true", help="all drills, and which are possible here")
-    drill.add_argument(
-        "--deadline-scale", type=float, metavar="F", default=1.0, help="factor on the deadlines of phases (1)"
-    )
-    drill.add_argument(
-        "--for", dest="drill_for", type=float, metavar="S", help="how long healthy ones are watched in all (600)"
-    )
-    drill.add_argument("--keep", metavar="DIR", help="where logs and evidence are kept; by default a new folder")
 
 
 def drill(args: Namespace, *, json: bool) -> int:
@@ -54,7 +34,10 @@ def drill(args: Namespace, *, json: bool) -> int:
         raise RequestError("--for has to be between 0 and 604800 seconds")
     chosen = []
     for name in args.names:
-        groups = {"healthy": [one for one in DRILLS if one.healthy], "faults": [one for one in DRILLS if not one.healthy]}
+        groups = {
+            "healthy": [one for one in DRILLS if one.healthy],
+            "faults": [one for one in DRILLS if not one.healthy],
+        }
         chosen += groups.get(name) or [find(name)]
     folder = Path(args.keep) if args.keep else Path(tempfile.mkdtemp(prefix="eagle3ops-drill-"))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -40,7 +40,9 @@ _ABOUT_A_START = "allocating"
 _HUNG = frozenset({"deadlock", "overdue"})
 
 
-def _fault(name: str, what: str, expect: frozenset[str] | set[str], phase: str = _ABOUT_A_START, **more: object) -> Drill:
+def _fault(
+    name: str, what: str, expect: frozenset[str] | set[str], phase: str = _ABOUT_A_START, **more: object
+) -> Drill:
     return Drill(name=name, what=what, expect=frozenset(expect), phase=phase, **more)  # type: ignore[arg-type]
 
 
@@ -92,7 +94,9 @@ DRILLS: tuple[Drill, ...] = (
     ),
     _server("stopped", "the worker of a server was stopped (SIGSTOP)", {"stopped"}),
     _server("half_dead", "the worker of a server died, the server lives on", {"half_dead"}),
-    _server("dead_thread", "a server takes requests and never answers; its /health says 200", {"unresponsive", "deadlock"}),
+    _server(
+        "dead_thread", "a server takes requests and never answers; its /health says 200", {"unresponsive", "deadlock"}
+    ),
     _server("deaf", "a server whose port is open and that answers nothing", {"unresponsive", "deadlock"}),
     Drill(
         name="gpu_spin",

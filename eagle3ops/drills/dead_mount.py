@@ -103,7 +103,23 @@ def _attributes(node: int) -> bytes:
     mode = (stat.S_IFDIR | 0o755) if folder else (stat.S_IFREG | 0o444)
     size = 0 if folder else _FILE_BYTES
     return struct.pack(
-        "<6Q10I", node, size, size // 512, 0, 0, 0, 0, 0, 0, mode, 2 if folder else 1, os.getuid(), os.getgid(), 0, 4096, 0
+        "<6Q10I",
+        node,
+        size,
+        size // 512,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        mode,
+        2 if folder else 1,
+        os.getuid(),
+        os.getgid(),
+        0,
+        4096,
+        0,
     )
 
 

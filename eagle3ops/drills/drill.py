@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eagle3ops.drills import memory_group
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, Refused
 from eagle3ops.runs.family import tree
 from eagle3ops.runs.leash import leashed
 from eagle3ops.runs.processes import ProcessId, identify, signal_all
@@ -29,7 +29,7 @@ PASSED_ON = ("EAGLE3OPS_SGLANG_PYTHON", "EAGLE3OPS_SGLANG_MODEL", "CUDA_VISIBLE_
 _LARGEST_FACTS = 64 * 2**10
 
 
-class Skipped(Eagle3opsError):
+class Skipped(Refused):
     """The drill cannot be held on this machine; the text says why."""
 
 

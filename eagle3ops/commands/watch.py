@@ -1,0 +1,259 @@
+"""What does `eagle3ops watch` print? A line when the state changes, and on a conviction what shows it and what to do."""
+
+import asyncio
+import importlib
+import json as jsonlib
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eagle3ops import locations
+from eagle3ops.commands.output import when, write
+from eagle3ops.errors import Eagle3opsError, ExitCode, RequestError
+from eagle3ops.runs.directory import find_run
+from eagle3ops.runs.redact import redact, redact_data
+from eagle3ops.watchdog.aside import StillBusy, call_aside
+from eagle3ops.watchdog.guard import Guard
+from eagle3ops.watchdog.incident import Incident
+from eagle3ops.watchdog.logs import Tails
+from eagle3ops.watchdog.probes import Prober
+from eagle3ops.watchdog.state import Reading, Standing, Subject
+from eagle3ops.watchdog.subject import Finder, PidFinder, RunFinder, UrlFinder
+from eagle3ops.words import human_seconds, plain
+
+TOKEN_VARIABLE = "EAGLE3OPS_WATCH_TOKEN"
+"""Holds the key of a server that wants one; never an argument, which everybody on the machine could read."""
+_FIND_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    deadlines: Mapping[str, float]
+    logs: tuple[Path, ...]
+    evidence: Path | None
+    until: float | None
+    probe: bool
+    json: bool
+
+
+def watch(args: Namespace, root: str | None, *, json: bool) -> int:
+    """`eagle3ops watch (--pid N | --url URL | --run RUN [--stage NAME]) ...`. Ends nothing and nobody.
+
+    Returns 4 when something was convicted and still stands at the end, else 0.
+
+    Raises:
+        RequestError: there is no such process, server or run, or an option is wrong.
+    """
+    if args.watch_stage and not args.watch_run:
+        raise RequestError("--stage goes with --run")
+    asked = Asked(
+        deadlines=_deadlines(args.watch_deadline),
+        logs=tuple(Path(log).absolute() for log in args.watch_log),
+        evidence=Path(args.watch_evidence).absolute() if args.watch_evidence else None,
+        until=time.monotonic() + args.watch_seconds if args.watch_seconds else None,
+        probe=args.watch_probe,
+        json=json,
+    )
+    if args.watch_run:
+        run = find_run(locations.root(root), args.watch_run).path
+        return asyncio.run(_watch_run(asked, run, args.watch_stage))
+    return asyncio.run(_watch_processes(asked, args.watch_pid, args.watch_url))
+
+
+def _deadlines(given: list[str]) -> dict[str, float]:
+    """`PHASE=SECONDS` ...
+
+    Raises:
+        RequestError: it is no such thing, or there is no such phase.
+    """
+    phases = _part("phases").PHASES
+    found: dict[str, float] = {}
+    for text in given:
+        phase, _, number = text.partition("=")
+        try:
+            seconds = float(number)
+        except ValueError:
+            seconds = -1.0
+        if phase not in phases or not 0 <= seconds < 1e8:
+            raise RequestError(
+                f"--deadline {plain(text)!r}: it takes a phase and seconds, such as loading=1800",
+                remedy=f"phases: {', '.join(phases)}",
+            )
+        found[phase] = seconds
+    return found
+
+
+async def _watch_processes(asked: Asked, pid: int | None, url: str | None) -> int:
+    def find() -> tuple[PidFinder, Subject]:
+        finder = UrlFinder(url) if url is not None else PidFinder(pid or 0)
+        return finder, finder()
+
+    finder, subject = await _aside(find)
+    evidence = asked.evidence or locations.state_folder() / "watch" / f"{finder.root.pid}-{finder.root.start}"
+    return await _guard(asked, finder, subject, evidence, expect="server" if subject.url else "any")
+
+
+async def _watch_run(asked: Asked, run: Path, stage: str) -> int:
+    """Stage after stage, as each is a piece of work of its own with its own processes and phases."""
+
+    def begin() -> tuple[RunFinder, Subject, bool]:
+        finder = RunFinder(run, stage)
+        return finder, finder(), finder.over()
+
+    finder, subject, over = await _aside(begin)
+    if over:
+        raise RequestError(
+            f"run {run.name} does not go on: {finder.run.status()}", remedy=f"eagle3ops runs show {run.name}"
+        )
+    code, seen = int(ExitCode.DONE), False
+    while not over and not (stage and seen) and (asked.until is None or time.monotonic() < asked.until):
+        if subject.processes:
+            seen = True
+            one = _OneStage(finder, subject.stage)
+            code = await _guard(asked, one, subject, asked.evidence or run / "artifacts", expect="any")
+        else:
+            await asyncio.sleep(0.5)
+        subject, over = await _aside(lambda: (finder(), finder.over()))
+    return code
+
+
+class _OneStage:
+    """A run's finder as long as one stage runs."""
+
+    def __init__(self, finder: RunFinder, stage: str) -> None:
+        self._finder, self._stage = finder, stage
+        self._gone = 0
+
+    def __call__(self) -> Subject:
+        subject = self._finder()
+        # Between two attempts, or while it is being started, it may have no process for a moment.
+        self._gone = 0 if subject.stage == self._stage and subject.processes else self._gone + 1
+        return subject
+
+    def over(self) -> bool:
+        return self._finder.over() or self._gone >= 2
+
+    def progress(self) -> list[tuple[str, float]]:
+        return self._finder.progress()
+
+
+async def _aside(work: Any) -> Any:
+    try:
+        return await call_aside(work, "looking for its processes", _FIND_S)
+    except StillBusy as error:
+        raise Eagle3opsError(
+            f"{error}: a process, or the disk of the run, does not answer", remedy="ps -eo pid,stat,wchan | grep D"
+        ) from error
+
+
+async def _guard(asked: Asked, finder: Finder, subject: Subject, evidence: Path, *, expect: str) -> int:
+    deadlines = _part("deadlines").Deadlines.load(
+        locations.state_folder() / "deadlines.json", given=asked.deadlines, job=subject.stage
+    )
+    report = _Report(asked.json)
+    report.begin(subject, asked.logs)
+    token = os.environ.get(TOKEN_VARIABLE)
+    guard = Guard(
+        finder,
+        _part("watch").Watch(subject.name, deadlines=deadlines, expect=expect),
+        (lambda url: Prober(url, token=token)) if asked.probe else None,
+        Tails(asked.logs),
+        on_reading=report.reading,
+        on_incident=report.incident,
+        evidence=evidence,
+        until=asked.until,
+        say=report.say,
+    )
+    reading = await guard.run()
+    deadlines.save()
+    report.end(guard)
+    convicted = reading is not None and reading.standing is Standing.CONVICTED
+    return int(ExitCode.WATCHDOG if convicted else ExitCode.DONE)
+
+
+def _part(name: str) -> Any:
+    return importlib.import_module(f"eagle3ops.watchdog.{name}")
+
+
+@dataclass(slots=True)
+class _Report:
+    """What is told, when."""
+
+    json: bool
+    _last: tuple[str, ...] = ()
+    _told: set[tuple[str, str, bool]] = field(default_factory=set)
+
+    def begin(self, subject: Subject, logs: tuple[Path, ...]) -> None:
+        """Whom it is about, on standard error."""
+        count = len(subject.processes)
+        self.say(f"watching {subject.name}: {count} process{'es' if count != 1 else ''}")
+        for log in (*subject.logs, *logs):
+            self.say(f"  log {log}")
+        if not (subject.logs or logs):
+            self.say("  no log: it writes to no file; --log FILE names one, and phases are known from it")
+        if subject.url:
+            self.say(f"  asked at {subject.url}")
+
+    def say(self, words: str) -> None:
+        """For people, whatever the output is."""
+        sys.stderr.write(plain(redact(words)) + "\n")
+
+    def reading(self, reading: Reading) -> None:
+        """One judgement; told when the state, the standing or the phase is another one than before."""
+        key = (reading.state, reading.standing.value, reading.phase)
+        if key == self._last:
+            return
+        self._last = key
+        if self.json:
+            self._write({"type": "reading", "t": round(time.time(), 3), **reading.as_json()})
+            return
+        since = human_seconds(max(0.0, reading.at - reading.since))
+        phase = f" ({reading.phase})" if reading.phase and reading.phase != reading.state else ""
+        left = ""
+        if reading.deadline is not None and reading.deadline > reading.at:
+            left = f", {human_seconds(reading.deadline - reading.at)} left for this phase"
+        write(f"{when(time.time())}  {reading.standing.value}  {plain(reading.state)}{plain(phase)} for {since}{left}")
+        if reading.title:
+            write(f"    {plain(redact(reading.title))}")
+        for signal in reading.signals:
+            write(f"    {plain(signal.name)}: {plain(redact(signal.words))}")
+
+    def incident(self, incident: Incident, folder: Path) -> None:
+        """An incident that begins, was collected for, or is over."""
+        collected = folder != Path()
+        if self.json:
+            told = {"folder": str(folder) if collected else None, **incident.as_json()}
+            self._write({"type": "incident", "t": round(time.time(), 3), **told})
+            return
+        key = (incident.id, incident.severity, incident.over)
+        if (not collected and not incident.over) or key in self._told:
+            return
+        self._told.add(key)
+        if incident.over:
+            write(f"{when(time.time())}  over: {plain(incident.title)}")
+            return
+        if incident.severity == "error":
+            write(f"    {plain(incident.explanation)}")
+            for evidence in incident.evidence:
+                write(f"    {plain(evidence.what)}")
+            for remedy in incident.remedies:
+                command = f": {plain(remedy.command)}" if remedy.command not in ("", remedy.words) else ""
+                write(f"    -> {plain(remedy.words)}{command}")
+        else:
+            write(f"    evidence so far: {plain(folder)}")
+
+    def end(self, guard: Guard) -> None:
+        """Why it leaves."""
+        state = f", {guard.reading.state} ({guard.reading.standing.value})" if guard.reading is not None else ""
+        self.say(f"{'it has ended' if guard.ended else 'time is up'}{state}")
+
+    @staticmethod
+    def _write(data: Mapping[str, Any]) -> None:
+        write(jsonlib.dumps(redact_data(data), ensure_ascii=False, default=str))

@@ -1,0 +1,340 @@
+"""Which processes are watched, where do they log, and where do they answer?
+
+A finder is asked again and again, as ranks come and go. It remembers whom it has found: a process that loses its parent
+and is adopted by another stays a member as long as it lives. Everything here reads procfs, which can hang for a process
+in an uninterruptible call: call it aside (see `aside`), never in an event loop.
+"""
+
+import os
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+from eagle3ops.errors import RequestError
+from eagle3ops.runs.directory import RunDirectory
+from eagle3ops.runs.events import Event
+from eagle3ops.runs.family import descendants, family
+from eagle3ops.runs.processes import ProcessId, Stat, boot_id, identify, process_table
+from eagle3ops.watchdog.listening import Address, address_of, listener, listening_ports
+from eagle3ops.watchdog.state import Subject
+
+MAX_LOGS = 32
+_RANK = re.compile(rb"(?:^|\0)(?:RANK)=(\d{1,6})(?=\0|$)")
+_URL_EVERY_S = 5.0
+_ENVIRON_BYTES = 1 << 20
+_DEFAULT_PORTS = {"sglang": "30000", "vllm": "8000"}
+
+
+class Finder(Protocol):
+    """Finds the subject, anew at every call."""
+
+    def __call__(self) -> Subject:
+        """The subject as it is now; without processes once it has ended."""
+        ...
+
+    def over(self) -> bool:
+        """Has it ended for good, as of the last call?"""
+        ...
+
+
+def find_pid(pid: int | ProcessId) -> Subject:
+    """A process and all its descendants.
+
+    Raises:
+        RequestError: there is no such process.
+    """
+    return PidFinder(pid)()
+
+
+def find_url(url: str) -> Subject:
+    """The server of this machine that listens there, with all its processes.
+
+    Raises:
+        RequestError: it is no such URL, nothing listens there, or who does cannot be seen.
+    """
+    return UrlFinder(url)()
+
+
+def find_run(run_dir: Path, stage: str = "") -> Subject:
+    """The processes of a run's stage, by default of the one that runs now.
+
+    Raises:
+        RequestError: it is not a run's folder, or it has no such stage.
+    """
+    return RunFinder(run_dir, stage)()
+
+
+class PidFinder:
+    """A tree of processes under one root.
+
+    Args:
+        pid: the root, by number (its identity is taken now) or by identity.
+        name: for people.
+        url: where it answers HTTP; by default as `served_at` finds it.
+
+    Raises:
+        RequestError: there is no such process.
+    """
+
+    def __init__(self, pid: int | ProcessId, *, name: str = "", url: str | None = None) -> None:
+        root = identify(pid) if isinstance(pid, int) else pid
+        if root is None or identify(root.pid) != root:
+            number = pid if isinstance(pid, int) else pid.pid
+            raise RequestError(f"there is no process {number}", remedy="ps shows those that there are")
+        self.root = root
+        self.name = name or f"pid {root.pid} ({program_of(root.pid)})"
+        self._url = url
+        self._looked_for_url = float("-inf")
+        self._known: set[ProcessId] = {root}
+        self._over = False
+
+    def __call__(self) -> Subject:
+        """The tree as it is now."""
+        table, boot = process_table(), boot_id()
+        members = grow(table, boot, self._known)
+        self._known = members
+        alive = tuple(sorted(members, key=lambda member: (member.start, member.pid)))
+        self._over = all(table[member.pid].state in "ZX" for member in alive)
+        now = time.monotonic()
+        if self._url is None and now - self._looked_for_url >= _URL_EVERY_S:
+            # Not at every look: it means reading all their descriptors.
+            self._looked_for_url = now
+            self._url = served_at(alive)
+        return Subject(
+            name=self.name,
+            processes=alive,
+            roles=roles_of(alive),
+            logs=logs_of(alive),
+            url=self._url,
+        )
+
+    def over(self) -> bool:
+        """Has every process of it ended?"""
+        return self._over
+
+
+class UrlFinder(PidFinder):
+    """The server that listens at a URL of this machine.
+
+    The root is the listener, or the highest of its ancestors that is in the same process group and runs the same
+    program: servers fork their HTTP workers, and a shell that started the server is not the server.
+    """
+
+    def __init__(self, url: str) -> None:
+        where = address_of(url)
+        super().__init__(_root_of(where), name=f"{where.host}:{where.port}", url=where.url)
+
+
+class RunFinder:
+    """What a run's supervisor has started for one stage.
+
+    Args:
+        run_dir: the run's folder.
+        stage: by default the stage that runs at each look.
+
+    Raises:
+        RequestError: it is not a run's folder, or it has no such stage.
+    """
+
+    def __init__(self, run_dir: Path, stage: str = "") -> None:
+        self.run = RunDirectory(run_dir)
+        stages = self.run.request()["stages"]
+        if stage and stage not in stages:
+            raise RequestError(
+                f"{self.run.run_id} has no stage {stage!r}", remedy=f"it has: {', '.join(map(str, stages))}"
+            )
+        self._asked = stage
+        self._reader = self.run.reader()
+        self._spawned: dict[str, list[Mapping[str, Any]]] = {}
+        self._progress: list[tuple[str, float]] = []
+        self._over = False
+
+    def __call__(self) -> Subject:
+        """The processes of the stage as they are now; none while it does not run."""
+        for event in self._reader.read():
+            self._take(event)
+        state = self.run.state()
+        running = [name for name, facts in state["stages"].items() if facts.get("status") == "running"]
+        stage = self._asked or (running[0] if running else "")
+        self._over = not self.run.alive()
+        members = self._members() if stage in running else ()
+        spawned = self._spawned.get(stage, [])
+        name = f"run {self.run.run_id}" + (f", stage {stage}" if stage else "")
+        return Subject(
+            name=name,
+            processes=members,
+            roles=roles_of(members) | _roles(spawned, members),
+            logs=self._logs(stage, spawned),
+            url=_url_of(spawned, members),
+            run_dir=self.run.path,
+            stage=stage,
+        )
+
+    def over(self) -> bool:
+        """Does nobody look after the run any more?"""
+        return self._over
+
+    def progress(self) -> list[tuple[str, float]]:
+        """What its stages have reported since the last call: (what, seconds since 1970)."""
+        told, self._progress = self._progress, []
+        return told
+
+    def _take(self, event: Event) -> None:
+        stage = event.stage or ""
+        if event.kind in ("progress", "metric", "artifact"):
+            # Of a long log only the last is of use: it says that there was progress, and when.
+            self._progress = [*self._progress[-31:], (f"{stage}: {event.kind}", event.ts)]
+        elif event.kind == "stage" and event.data.get("status") == "running":
+            self._spawned[stage] = []
+        elif event.kind == "process" and event.data.get("state") == "started" and event.stage is not None:
+            self._spawned.setdefault(stage, []).append(event.data)
+
+    def _members(self) -> tuple[ProcessId, ...]:
+        table, boot, me = process_table(), boot_id(), os.getpid()
+        found = family(self.run.path)
+        # The supervisor and who else guards the run are not the stage, and neither is what looks at it.
+        own = ProcessId.from_json(self.run.supervisor())
+        watchers = {me, *([own.pid] if own is not None else [])}
+        watchers |= {pid for pid in found if pid in table and _guards(pid)}
+        below = descendants(table, watchers - {own.pid if own is not None else 0})
+        kept = {process for pid, process in found.items() if pid not in watchers and pid not in below}
+        return tuple(sorted(grow(table, boot, kept), key=lambda member: (member.start, member.pid)))
+
+    def _logs(self, stage: str, spawned: Iterable[Mapping[str, Any]]) -> tuple[Path, ...]:
+        names = [f"logs/{stage}.log"] if stage else []
+        names += [str(one.get("log")) for one in spawned]
+        # What stands in the events was written by the run itself, but stays below its folder all the same.
+        sound = [name for name in dict.fromkeys(names) if re.fullmatch(r"logs/[^/\0]{1,200}", name)]
+        return tuple(self.run.path / name for name in sound[:MAX_LOGS])
+
+
+def grow(table: Mapping[int, Stat], boot: str, known: Collection[ProcessId]) -> set[ProcessId]:
+    """Those of `known` that are still there, and all their descendants; zombies too, as they tell of a death."""
+    here = {p.pid for p in known if p.boot == boot and p.pid in table and table[p.pid].start == p.start}
+    return {ProcessId(pid, table[pid].start, boot) for pid in here | descendants(table, here)}
+
+
+def logs_of(processes: Iterable[ProcessId]) -> tuple[Path, ...]:
+    """The files that they write their output and errors to, by their descriptors 1 and 2.
+
+    Only the links are read, the files are not touched: a path on a dead mount hangs nobody here.
+    """
+    found: dict[Path, None] = {}
+    for process in processes:
+        for number in (1, 2):
+            try:
+                target = os.readlink(f"/proc/{process.pid}/fd/{number}")
+            except OSError:
+                continue
+            # Pipes, sockets and memory files have no path; terminals and /dev/null hold nothing.
+            if target.startswith("/") and not target.startswith(("/dev/", "/memfd:")):
+                if target.endswith(" (deleted)"):
+                    # Its name is gone or another file's; the descriptor still leads to it.
+                    target = f"/proc/{process.pid}/fd/{number}"
+                found[Path(target)] = None
+    return tuple(found)[:MAX_LOGS]
+
+
+def roles_of(processes: Iterable[ProcessId]) -> dict[int, str]:
+    """`rank N` where the environment says so (RANK, as torchrun sets it)."""
+    roles = {}
+    for process in processes:
+        found = _RANK.search(_read(process.pid, "environ", _ENVIRON_BYTES))
+        if found is not None:
+            roles[process.pid] = f"rank {int(found[1])}"
+    return roles
+
+
+def served_at(processes: Iterable[ProcessId]) -> str | None:
+    """Where one of them answers HTTP; None where that is not certain.
+
+    Only a port that its command line names, or that its engine takes by default, and that it does listen on: to send a
+    question to any other socket (a rendezvous of NCCL, a store of torch) could harm what is watched.
+    """
+    for process in processes:
+        words = _read(process.pid, "cmdline", 1 << 16).decode("utf-8", "replace").split("\0")
+        named = [text for word, text in pairwise(words) if word == "--port"]
+        named += [word.removeprefix("--port=") for word in words if word.startswith("--port=")]
+        named += [port for engine, port in _DEFAULT_PORTS.items() if any(engine in word for word in words[:4])]
+        if not named:
+            continue
+        ports = listening_ports(process.pid)
+        for text in named:
+            if text.isdecimal() and len(text) < 6 and int(text) in ports:
+                return Address("http", ports[int(text)], int(text)).url
+    return None
+
+
+def program_of(pid: int) -> str:
+    """The program's short name, for people."""
+    return _read(pid, "comm", 64).decode("utf-8", "replace").strip() or "?"
+
+
+def _read(pid: int, name: str, limit: int) -> bytes:
+    try:
+        fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        data = b""
+        while len(data) < limit and (chunk := os.read(fd, limit - len(data))):
+            data += chunk
+        return data
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _guards(pid: int) -> bool:
+    """Does that process look after the run rather than work in it?"""
+    words = _read(pid, "cmdline", 1 << 16).split(b"\0")[:8]
+    return any(word == b"eagle3ops.supervisor" or word.startswith(b"eagle3ops.supervisor.") for word in words)
+
+
+def _root_of(where: Address) -> ProcessId:
+    pid = listener(where)
+    table = process_table()
+    program = _program(pid)
+    while pid in table and (parent := table.get(table[pid].parent)) is not None:
+        if parent.pid <= 1 or parent.group != table[pid].group or program is None or _program(parent.pid) != program:
+            break
+        pid = parent.pid
+    root = identify(pid)
+    if root is None:
+        raise RequestError(f"the process that listened at {where.url} has just ended")
+    return root
+
+
+def _program(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return None
+
+
+def _roles(spawned: Iterable[Mapping[str, Any]], members: Collection[ProcessId]) -> dict[int, str]:
+    roles = {}
+    for one in spawned:
+        process = ProcessId.from_json(one)
+        if process is not None and process in members:
+            rank = f", rank {one['rank']}" if isinstance(one.get("rank"), str) and one["rank"].isdecimal() else ""
+            roles[process.pid] = f"{one.get('role')}{rank}"
+    return roles
+
+
+def _url_of(spawned: Iterable[Mapping[str, Any]], members: Collection[ProcessId]) -> str | None:
+    """Where the newest of the living processes was told to listen."""
+    for one in reversed(list(spawned)):
+        argv = one.get("argv")
+        if ProcessId.from_json(one) not in members or not isinstance(argv, list):
+            continue
+        options = dict(pairwise(map(str, argv)))
+        port, host = options.get("--port", ""), options.get("--host", "127.0.0.1")
+        if port.isdecimal() and 0 < int(port) < 65536 and re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", host):
+            host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+            return f"http://{host}:{port}"
+    return None
