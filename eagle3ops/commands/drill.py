@@ -21,7 +21,6 @@ def drill(args: Namespace, *, json: bool) -> int:
     """
     from eagle3ops.drills.catalogue import DRILLS, find
     from eagle3ops.drills.drill import Skipped
-    from eagle3ops.drills.rehearsal import rehearse
     from eagle3ops.drills.score import Outcome, skipped
 
     if args.drill_list:
@@ -39,6 +38,8 @@ def drill(args: Namespace, *, json: bool) -> int:
             "faults": [one for one in DRILLS if not one.healthy],
         }
         chosen += groups.get(name) or [find(name)]
+    from eagle3ops.drills.rehearsal import rehearse
+
     folder = Path(args.keep) if args.keep else Path(tempfile.mkdtemp(prefix="eagle3ops-drill-"))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     possible = [one for one in chosen if one.healthy and one.reason() is None]

@@ -3,11 +3,10 @@
 import importlib.util
 import os
 import shutil
-import sys
 from pathlib import Path
 
 from eagle3ops.drills import memory_group
-from eagle3ops.drills.drill import Drill, holds_capability, mount_small
+from eagle3ops.drills.drill import PYTHON, Drill, holds_capability, mount_small
 from eagle3ops.errors import RequestError
 
 _CAP_SYS_ADMIN = 21
@@ -54,7 +53,7 @@ def _well(name: str, what: str, expect: set[str], phase: str, *, serves: bool = 
     return Drill(name=name, what=what, expect=frozenset(expect), phase=phase, healthy=True, serves=serves)
 
 
-_GPU_SPIN = (sys.executable, "-I", "-S", str(Path(__file__).with_name("gpu_spin.py")))
+_GPU_SPIN = (*PYTHON, "eagle3ops.drills.gpu_spin")
 
 DRILLS: tuple[Drill, ...] = (
     _fault("deadlock", "two threads hold a lock each and wait for the other's; weights are loaded", _HUNG),
@@ -112,7 +111,7 @@ DRILLS: tuple[Drill, ...] = (
         expect=_HUNG | {"unresponsive"},
         phase="importing",
         within_s=240.0,
-        program=(sys.executable, "-I", "-S", str(Path(__file__).with_name("sglang_stuck.py"))),
+        program=(*PYTHON, "eagle3ops.drills.sglang_stuck"),
         against=_no_sglang,
     ),
     _well("idle", "a server that nobody asks anything", {"serving", "idle"}, "serving", serves=True),

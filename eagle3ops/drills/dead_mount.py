@@ -2,7 +2,7 @@
 
 It is spoken over /dev/fuse, in a mount namespace of its own that nobody else sees and that vanishes with its processes.
 Where that is not permitted: `vfork`, whose caller sleeps uninterruptibly until the child has ended or become another
-program. The standard library is all it needs.
+program.
 """
 
 import ctypes

@@ -20,7 +20,8 @@ from eagle3ops.runs.family import tree
 from eagle3ops.runs.leash import leashed
 from eagle3ops.runs.processes import ProcessId, identify, signal_all
 
-PROGRAMS = Path(__file__).with_name("faulty.py")
+PYTHON = (sys.executable, "-S", "-P", "-m")
+"""Without site packages: it starts in a moment, and its processes have no thread or file that is not their own."""
 READY_S = 30.0
 """A program that has not come so far after so long, beside the time for which it is well, is given up."""
 END_S = 10.0
@@ -105,12 +106,13 @@ class Drill:
         reason = self.reason() or (self.prepare(folder) if self.prepare else None)
         if reason is not None:
             raise Skipped(f"drill {self.name} is skipped: {reason}")
-        argv = [*(self.program or (sys.executable, "-I", "-S", str(PROGRAMS), self.name)), str(folder), str(lead)]
+        argv = [*(self.program or (*PYTHON, "eagle3ops.drills.faulty", self.name)), str(folder), str(lead)]
         log = folder / "engine.log"
         environment = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
             # As with the real thing: where a stale lock lies is known from the environment of who waits for it.
             "TORCH_EXTENSIONS_DIR": str(folder / "torch_extensions"),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "PYTHONUNBUFFERED": "1",
             **{name: value for name in PASSED_ON if (value := os.environ.get(name))},
         }

@@ -1,8 +1,8 @@
-"""How does a GPU look busy and do nothing? One thread of one kernel that looks at the clock, through the driver's own API.
+"""How does a GPU look busy and do nothing? One thread of one kernel looks at the clock, by the driver's own interface.
 
-Run as a file: `python -I -S gpu_spin.py own|foreign FOLDER LEAD`. `own`: the process itself spins. `foreign`: it is a
-server that holds memory on the GPU and is idle, while another process spins. The standard library and libcuda are all
-it needs. Each kernel ends after a second, so that whoever is killed leaves nothing behind.
+Run as a module with `own|foreign FOLDER LEAD`. `own`: the process itself spins. `foreign`: it is a server that holds
+memory on the GPU and is idle, while another process spins. libcuda is all it needs. Each kernel ends after a second, so
+that whoever is killed leaves nothing behind.
 """
 
 import ctypes
@@ -11,8 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # it is run as a file, without the package
-from faulty import Stage, child, hold, say  # noqa: E402
+from eagle3ops.drills.stage import Stage, child, hold, say
 
 _PTX = b"""
 .version 7.0

@@ -1,4 +1,4 @@
-"""May we have a control group of our own with little memory, and how is it made? The standard library is all it needs."""
+"""May we have a control group of our own with little memory, and how is it made?"""
 
 import contextlib
 import os

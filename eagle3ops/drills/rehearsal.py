@@ -101,8 +101,10 @@ async def _rehearse(
         began = time.monotonic()
         # Never for ever, should the guard fall silent; it says itself when it is late.
         longest = for_s if drill.healthy else deadline_s + 2 * GRACE_S
-        while not guarding.done() and not score.decided and time.monotonic() - began < longest:
-            await asyncio.sleep(_LOOK_S)
+        while not score.decided and time.monotonic() - began < longest:
+            # Wakes at once when the guard leaves, because there is nothing left to watch.
+            if (await asyncio.wait([guarding], timeout=_LOOK_S))[0]:
+                break
         if seen.named_at is not None and not guarding.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(seen.collected.wait(), EVIDENCE_S)

@@ -1,6 +1,6 @@
-"""How does a real SGLang hang while it starts? By its own switch for tests, in the phase that its watchdog does not see.
+"""How does a real SGLang hang while it starts? By its own switch for tests, in the phase that its watchdog is blind to.
 
-Run as a file: `python -I -S sglang_stuck.py FOLDER LEAD`. EAGLE3OPS_SGLANG_PYTHON names a python that has SGLang (this
+Run as a module with `FOLDER LEAD`. EAGLE3OPS_SGLANG_PYTHON names a python that has SGLang (this
 one, if it is empty), EAGLE3OPS_SGLANG_MODEL a model of any size. It runs on a CPU.
 """
 
@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_TEST_STUCK_SCHEDULER_INIT": str(STUCK_S),
         "HOME": str(folder),

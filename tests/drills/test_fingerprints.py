@@ -63,7 +63,7 @@ def _text(path: str) -> str:
 
 
 def _numbers(pid: int) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for task in os.listdir(f"/proc/{pid}/task"):
         for line in _text(f"/proc/{pid}/task/{task}/status").splitlines():
             if line.startswith("voluntary"):
