@@ -57,7 +57,7 @@ _GPU_SPIN = (*PYTHON, "eagle3ops.drills.gpu_spin")
 
 DRILLS: tuple[Drill, ...] = (
     _fault("deadlock", "two threads hold a lock each and wait for the other's; weights are loaded", _HUNG),
-    _fault("spin", "computes for ever after loading and gets nowhere", {"spin", "overdue"}),
+    _fault("spin", "asks without end whether the other ranks are there", {"spin", "overdue"}, "connecting"),
     _fault("pipe", "writes its log into a pipe that nobody empties", {"blocked_pipe"}, within_s=60.0),
     _fault("baton", "polls a lock file that a killed compilation left behind", {"stale_lock"}, "compiling"),
     _fault("flock", "waits for a file lock that a sleeping process holds", _HUNG | {"stale_lock"}),
