@@ -1,0 +1,133 @@
+"""What is known of a subject at one moment, and what follows from it at once?"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from eagle3ops.watchdog.asked import Asked
+from eagle3ops.watchdog.phases import STARTING, PhaseReader
+from eagle3ops.watchdog.signals import Rates, Window
+from eagle3ops.watchdog.state import Signal
+
+STILL_PERCENT = 1.0
+"""Of a core over all processes: less is nothing."""
+STILL_BYTES_S = 256e3
+MOVING_BYTES_S = 1e6
+IMPORT_BYTES_S = 20e3
+GREW_BYTES = 64 << 20
+WORKING = frozenset({"training", "checkpointing", "extracting", "generating", "working"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the signals may mean."""
+
+    state: str
+    signals: tuple[Signal, ...] = ()
+    suspects: tuple[int, ...] = ()
+    since: float | None = None
+    """When it began, where that is known; else when it was first found."""
+    convicts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that somebody else found."""
+
+    words: str
+    at: float
+    convicts: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class View:
+    """All that is known at one moment."""
+
+    now: float
+    window: Window
+    reader: PhaseReader
+    asked: Asked
+    phase: str
+    """The phase by its own words, or as far as one was told; empty for none."""
+    expect: str
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    short: Rates | None = None
+    """What it did over the last 10 s."""
+    long: Rates | None = None
+    """Over the last 30 s."""
+
+    @property
+    def ago(self) -> Callable[[float], float]:
+        """Seconds since a moment, without those in which nobody looked."""
+        return lambda since: self.window.elapsed(since, self.now)
+
+    @property
+    def compiling(self) -> bool:
+        """A compiler has run for it within the last half minute."""
+        at = self.window.compiled_at
+        return at is not None and self.now - at <= 30.0
+
+    @property
+    def still(self) -> bool:
+        """Nothing moves: no CPU, no bytes, no GPU, no compiler."""
+        rates = self.short
+        if rates is None or rates.seconds < 8.0 or self.compiling:
+            return False
+        util = self.window.gpus.util(10.0)
+        return (
+            rates.cpu < STILL_PERCENT
+            and (rates.read or 0.0) < STILL_BYTES_S
+            and (rates.written or 0.0) < STILL_BYTES_S
+            and (util is None or util <= 2.0)
+            and self.window.gpus.grew(20.0) < GREW_BYTES
+        )
+
+    @property
+    def bytes_s(self) -> float:
+        """Bytes that come in by any way: read, or into the GPUs' memory."""
+        rates = self.long or self.short
+        read = 0.0 if rates is None else rates.read or 0.0
+        seconds = 30.0
+        return max(read, self.window.gpus.grew(seconds) / seconds, self.window.gpus.received(10.0))
+
+    @property
+    def moving(self) -> bool:
+        """Something shows that this phase goes on, other than the time that it burns."""
+        rates = self.long or self.short
+        if self.window.gpus.grew(60.0) >= GREW_BYTES or self.compiling:
+            return True
+        if rates is None:
+            return False
+        if self.phase in ("compiling", "working") and rates.cpu >= 20.0:
+            return True
+        if self.phase in WORKING and self.working_gpus:
+            return True
+        return self.bytes_s >= (IMPORT_BYTES_S if self.phase == "importing" else MOVING_BYTES_S)
+
+    @property
+    def working_gpus(self) -> bool:
+        """Its GPUs do more than wait."""
+        gpus = self.window.gpus
+        return (gpus.util(10.0) or 0.0) >= 5.0 and not gpus.spinning(10.0)
+
+    @property
+    def spins(self) -> bool:
+        """It burns a core and does nothing that shows."""
+        rates = self.short
+        if rates is None or rates.cpu < 80.0 or (rates.read or 0.0) > STILL_BYTES_S or self.working_gpus:
+            return False
+        return rates.wakeups is None or rates.wakeups < 50.0
+
+    @property
+    def expected(self) -> bool:
+        """Something ought to move."""
+        if self.phase in STARTING:
+            return self.phase != "starting" or self.expect != "any"
+        if self.phase in WORKING or (not self.phase and self.expect == "work"):
+            return True
+        return self.asked.missed > 0 or self.asked.stuck(self.now, self.window.elapsed)
+
+    def overcome(self, at: float) -> bool:
+        """Work was done after that: the question that decides was answered, or its log tells of it."""
+        told = self.reader.progress_at
+        answered = self.asked.ok_at.get("generate")
+        return (told is not None and told > at + 5.0) or (answered is not None and answered > at + 5.0)
