@@ -167,11 +167,7 @@ def _add_watch(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentPa
     watch.add_argument("--evidence", dest="watch_evidence", metavar="DIR", help="where incidents get their folders")
     watch.add_argument("--for", dest="watch_seconds", type=_seconds, metavar="SECONDS", help="leave after so long")
     watch.add_argument(
-        "--probe",
-        dest="watch_probe",
-        action=BooleanOptionalAction,
-        default=True,
-        help="ask its server for a token now and then",
+        "--probe", dest="watch_probe", action=BooleanOptionalAction, default=True, help="ask its server for tokens"
     )
 
 

@@ -1,4 +1,4 @@
-"""What does `eagle3ops watch` print? A line when the state changes, and on a conviction what shows it and what to do."""
+"""What does `eagle3ops watch` print? A line when the state changes; at a conviction what shows it and what to do."""
 
 import asyncio
 import importlib

@@ -46,7 +46,7 @@ class Prober:
         url: where it answers: `http://127.0.0.1:30000`.
         kind: what it is; empty: it is asked. "http" is any server: only whether it answers at all is known.
         token: for an `Authorization: Bearer` header, where the server wants one.
-        scale: all time limits are multiplied by it.
+        scale: the limits of health and tokens are multiplied by it.
         clock: monotonic seconds, the clock of the samples.
     """
 
@@ -78,7 +78,7 @@ class Prober:
     @property
     def generates(self) -> bool:
         """Can it be asked for a token, as far as is known?"""
-        return self.kind != "http" and not self._refuses
+        return self.kind not in ("", "http") and not self._refuses
 
     async def close(self) -> None:
         """End the connections."""
@@ -105,7 +105,7 @@ class Prober:
         """GET /health; of an unknown server any answer below 500 is one."""
         began = self._clock()
         try:
-            status, _ = await self._ask("GET", "/health", timeout_s=HEALTH_S)
+            status, _ = await self._ask("GET", "/health", timeout_s=HEALTH_S * self.scale)
         except TimeoutError:
             return self._probe("health", began, False, f"no answer to /health for {self._clock() - began:.0f} s")
         except (aiohttp.ClientError, OSError) as error:
@@ -113,8 +113,11 @@ class Prober:
                 return self._probe("health", began, False, f"/health: {_reason(error)}")
             return self._probe("health", began, None, f"does not answer yet: {_reason(error)}")
         if status == 200 or (status < 500 and status not in (401, 403)):
+            probe = self._probe("health", began, True, f"/health says {status}")
             self.up = True
-            return self._probe("health", began, True, f"/health says {status}")
+            if not self.kind:
+                await self.detect()
+            return probe
         if status in (401, 403):
             return self._probe("health", began, None, f"/health says {status}: it wants a key")
         if not self.up and self._clock() - began < _STARTING_S * self.scale:
@@ -155,7 +158,7 @@ class Prober:
         path, body = self._question()
         if not path:
             return self._probe("generate", began, None, "not known how to ask it for a token")
-        answer = asyncio.ensure_future(self._ask("POST", path, body, timeout_s=QUEUE_S + 5))
+        answer = asyncio.ensure_future(self._ask("POST", path, body, timeout_s=QUEUE_S * self.scale + 5))
         try:
             limit = GENERATE_S * self.scale
             while not answer.done():
@@ -181,7 +184,8 @@ class Prober:
 
     async def _busy(self) -> str:
         """Why the own request may be waiting its turn, in words; empty when it is not."""
-        await self.counters()
+        if (await self.counters()).ok is None:
+            return ""
         before = dict(self.counted)
         await asyncio.sleep(1.0 * self.scale)
         await self.counters()
@@ -229,7 +233,7 @@ class Prober:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=4, force_close=True), trust_env=False, headers=self._headers
             )
-        timeout = aiohttp.ClientTimeout(total=timeout_s * self.scale)
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
         async with self._session.request(
             method, self.url + path, json=body, timeout=timeout, allow_redirects=False
         ) as response:
