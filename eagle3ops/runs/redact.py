@@ -130,3 +130,24 @@ def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
         else:
             clean[name] = redact(value)
     return clean
+
+
+def secret_values(environment: Mapping[str, str]) -> set[str]:
+    """The values of those variables whose name says that they are secrets: to be masked wherever else they appear."""
+    return {
+        value
+        for name, value in environment.items()
+        if value and _SECRET_VARIABLE.fullmatch(name) and not _NO_SECRET.fullmatch(name)
+    }
+
+
+def secret_arguments(argv: Sequence[str]) -> set[str]:
+    """The values of those arguments whose name says that they are secrets: `--api-key X`, `--token=X`."""
+    found = set()
+    for number, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        if equals and _OPTION.fullmatch(name):
+            found.add(value)
+        elif number > 0 and _OPTION.fullmatch(argv[number - 1]):
+            found.add(argument)
+    return found - {""}

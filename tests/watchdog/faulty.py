@@ -1,0 +1,61 @@
+"""Processes that hang in one way each: `python faulty.py deadlock|pipe|flock|wait-flock|sleep|listen|baton PATH...`."""
+
+import fcntl
+import os
+import socket
+import sys
+import threading
+import time
+
+
+def all_reduce() -> None:
+    """Named like the collective in which the ranks of a job wait."""
+    time.sleep(1e6)
+
+
+def deadlock() -> None:
+    first, second = threading.Lock(), threading.Lock()
+    ready = threading.Barrier(2)
+
+    def other() -> None:
+        with second:
+            ready.wait()
+            first.acquire()
+
+    threading.Thread(target=other, daemon=True).start()
+    with first:
+        ready.wait()
+        print("ready", flush=True)
+        second.acquire()
+
+
+def main(what: str, *arguments: str) -> None:
+    if what == "deadlock":
+        deadlock()
+        return
+    if what == "pipe":
+        # Nobody reads: the pipe is full after 64 KiB.
+        print("ready", file=sys.stderr, flush=True)
+        while True:
+            os.write(1, b"x" * 4096)
+    if what == "flock":
+        handle = os.open(arguments[0], os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    if what == "wait-flock":
+        handle = os.open(arguments[0], os.O_RDWR | os.O_CREAT, 0o600)
+        print("ready", flush=True)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    if what == "baton":
+        os.open(arguments[0], os.O_CREAT | os.O_EXCL)
+    if what == "listen":
+        server = socket.create_server(("127.0.0.1", 0))
+        print("ready", server.getsockname()[1], flush=True)
+        time.sleep(1e6)
+    print("ready", flush=True)
+    if what == "all_reduce":
+        all_reduce()
+    time.sleep(1e6)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
