@@ -61,7 +61,7 @@ DRILLS: tuple[Drill, ...] = (
     _fault("pipe", "writes its log into a pipe that nobody empties", {"blocked_pipe"}, within_s=60.0),
     _fault("baton", "polls a lock file that a killed compilation left behind", {"stale_lock"}, "compiling"),
     _fault("flock", "waits for a file lock that a sleeping process holds", _HUNG | {"stale_lock"}),
-    _fault("disk_wait", "touches a mapped file on a dead mount (state D)", {"disk_wait"}, within_s=60.0),
+    _fault("disk_wait", "touches a mapped file on a dead mount (state D)", {"disk_wait"}),
     _fault("hung_import", "says that it imports, and waits for a lock", _HUNG, "importing"),
     _fault("nccl_init", "rank 0 listens for the others, nobody comes", _HUNG, "connecting"),
     _fault("slow_disk", "weights come in at 2 MB/s", {"slow_load"}, "loading", within_s=120.0, convicts=False),

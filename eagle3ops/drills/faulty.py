@@ -149,6 +149,8 @@ def host_oom(stage: Stage) -> None:
 
     def greedy() -> None:
         memory_group.join(group)
+        # A guard has to have seen it alive: a zombie that was one from the beginning may be anybody's.
+        time.sleep(stage.lead)
         held = []
         while True:
             held.append(bytearray(b"x" * 2**20))
