@@ -11,7 +11,7 @@ from eagle3ops.watchdog.phases import PHASES
 from eagle3ops.watchdog.signals import Track
 from eagle3ops.watchdog.state import Signal
 from eagle3ops.watchdog.values import mapping, number
-from eagle3ops.watchdog.view import GREW_BYTES, STILL_BYTES_S, Finding, View
+from eagle3ops.watchdog.view import GREW_BYTES, MOVING_BYTES_S, STILL_BYTES_S, Finding, View
 from eagle3ops.words import human_bytes
 
 GOOD_LOAD_S = 50e6
@@ -149,10 +149,10 @@ def healthy(view: View) -> Finding:
     """What it does while nothing is wrong."""
     name = view.phase
     rates = view.short
-    if name and name != "serving":
+    if name and name not in ("serving", "starting"):
         return Finding(PHASES[name].state)
     gpu = view.window.gpus.util(5.0)
-    if name == "serving" or view.asked.answered_at is not None:
+    if name == "serving":
         told = view.reader.progress_at
         recent = told is not None and told != view.reader.ready_at and view.now - told <= 10.0
         if view.asked.idle(view.now) and not recent:
@@ -163,17 +163,21 @@ def healthy(view: View) -> Finding:
         return Finding("serving" if recent or cpu or view.asked.busy(view.now) else "idle")
     if view.compiling and rates is not None and rates.cpu >= 20.0:
         return Finding("compiling")
+    if name == "starting":
+        return Finding("starting")
     gone = view.window.gone_at
-    quiet = (rates is None or rates.cpu < 5.0) and (gpu is None or gpu < 5.0)
-    if quiet and gone is not None and view.now - gone <= 15.0:
+    ending = gone is not None and view.now - gone <= 15.0
+    ending |= any(track.state == "Z" and _mattered(track) for track in view.window.tracks.values())
+    if ending and (rates is None or rates.cpu < 5.0) and (gpu is None or gpu < 5.0):
         return Finding("stopping")
     if gpu is not None and gpu >= 3.0:
         return Finding("serving" if view.expect == "server" else "working")
-    if view.bytes_s >= 20e6 and view.window.gpus.grew(30.0) < GREW_BYTES * 100:
+    if (rates is not None and (rates.read or 0.0) >= 20e6) or view.window.gpus.grew(30.0) >= GREW_BYTES:
         return Finding("loading")
     if rates is not None and rates.cpu >= 5.0:
-        busy_poll = view.expect == "server" and gpu is not None and bool(view.window.gpus.all)
-        return Finding("idle" if busy_poll and not view.moving else "working")
+        # A scheduler that polls burns a core whatever it does; only its GPU shows work.
+        polls = view.expect == "server" and gpu is not None and (rates.read or 0.0) < MOVING_BYTES_S
+        return Finding("idle" if polls else "working")
     return Finding("idle")
 
 

@@ -12,6 +12,7 @@ STILL_PERCENT = 1.0
 """Of a core over all processes: less is nothing."""
 STILL_BYTES_S = 256e3
 MOVING_BYTES_S = 1e6
+RECEIVED_S = 50e6
 IMPORT_BYTES_S = 20e3
 GREW_BYTES = 64 << 20
 WORKING = frozenset({"training", "checkpointing", "extracting", "generating", "working"})
@@ -87,7 +88,9 @@ class View:
         rates = self.long or self.short
         read = 0.0 if rates is None else rates.read or 0.0
         seconds = 30.0
-        return max(read, self.window.gpus.grew(seconds) / seconds, self.window.gpus.received(10.0))
+        received = self.window.gpus.received(10.0)
+        # Kernels of a server that idles were seen to be fetched at up to 26 MB/s.
+        return max(read, self.window.gpus.grew(seconds) / seconds, received if received >= RECEIVED_S else 0.0)
 
     @property
     def moving(self) -> bool:
@@ -97,7 +100,7 @@ class View:
             return True
         if rates is None:
             return False
-        if self.phase in ("compiling", "working") and rates.cpu >= 20.0:
+        if self.phase in ("", "starting", "compiling", "working") and rates.cpu >= 20.0:
             return True
         if self.phase in WORKING and self.working_gpus:
             return True

@@ -10,7 +10,7 @@ All time comes from the arguments: what was recorded gives, played again, the sa
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from eagle3ops.watchdog.asked import Asked
+from eagle3ops.watchdog.asked import DECIDING, Asked
 from eagle3ops.watchdog.deadlines import Deadlines
 from eagle3ops.watchdog.phases import PHASES, STARTING, PhaseReader
 from eagle3ops.watchdog.rules import faults, healthy
@@ -69,9 +69,11 @@ class Watch:
 
     def sample(self, sample: Mapping[str, Any], members: frozenset[int]) -> None:
         """One look at the machine, and the ids of the processes that belong to the subject now."""
-        first = self.window.at is None
+        known = self.window.seen
         self.window.take(sample, members)
-        if first and self.window.at is not None and self.expect != "any" and self.reader.phase is None:
+        if known or not self.window.seen or self.window.at is None:
+            return
+        if self.expect != "any" and self.reader.phase is None:
             ages = [self.window.at - track.start for track in self.window.tracks.values() if track.start > 0]
             if ages and 0 <= max(ages) <= YOUNG_S:
                 self.reader.enter("starting", self.window.at - max(ages))
@@ -98,6 +100,12 @@ class Watch:
     def probe(self, probe: Probe) -> None:
         """The answer to a question, or that none came."""
         self.asked.take(probe)
+        phase = self.reader.phase
+        if probe.ok is not True or probe.name not in DECIDING or (phase and phase.name not in STARTING):
+            return
+        # Where its log has said nothing, an answer is as good; else only the whole way through it is.
+        if phase is None or phase.name == "starting" or probe.name == "generate":
+            self.enter("serving", probe.at + probe.seconds)
 
     def fact(self, name: str, words: str, at: float, *, convicts: bool = True) -> None:
         """Something that somebody else found: a name in `states.FACTS`; others are passed over."""
@@ -123,6 +131,10 @@ class Watch:
         view = self._view(now)
         if view.moving:
             self._moved_at = now
+        if view.phase == "starting" and self.expect == "work" and self.reader.spoke_at is None and view.working_gpus:
+            # It has no log that is read here, and is past its start.
+            self.enter("working", now)
+            view.phase = "working"
         due, deadline = self._due(view)
         finding, standing = self._judged(view, due)
         self._well = standing is Standing.HEALTHY
