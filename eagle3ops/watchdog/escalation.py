@@ -93,7 +93,9 @@ class Escalation:
             return
         incident = self.open
         assert incident is not None
-        incident.reading = reading
+        if reading.state == incident.state or (convicted and not incident.convicted):
+            # What it is accused of besides does not change what it was convicted of.
+            incident.reading = reading
         if convicted and not incident.convicted:
             incident.convicted, incident.state = True, reading.state
             self._tell(incident, subject)
@@ -194,7 +196,11 @@ class Escalation:
     def _tell(self, incident: _Open, subject: Subject, *, over: bool = False) -> None:
         if self.on_incident is None or incident.reading is None:
             return
-        told = incident_of(incident.reading, subject, first=incident.first, over=over, more=incident.findings)
+        told = replace(
+            incident_of(incident.reading, subject, first=incident.first, over=over, more=incident.findings),
+            id=incident_id(subject.name, incident.number, int(incident.first)),
+            severity="error" if incident.convicted else "info" if over else "warn",
+        )
         if incident.folder != Path():
             where = Remedy(f"the evidence is in {incident.folder}")
             told = replace(told, remedies=(*told.remedies[: MOST - 1], where))
@@ -228,7 +234,7 @@ def incident_of(
     incident = Incident(
         id=incident_id(subject.name, reading.state, int(first)),
         kind=reading.state,
-        severity="info" if over and reading.standing is Standing.ACCUSED else _SEVERITY[reading.standing],
+        severity="error" if reading.standing is Standing.CONVICTED else "warn",
         title=redact(reading.title or f"{subject.name}: {reading.state}"),
         first=first,
         last=max(first, time.time()),
@@ -243,9 +249,6 @@ def incident_of(
     clean = from_json(redact_data(incident.as_json()))
     assert clean is not None
     return clean
-
-
-_SEVERITY = {Standing.CONVICTED: "error", Standing.ACCUSED: "warn", Standing.HEALTHY: "info", Standing.UNKNOWN: "info"}
 
 
 def _kind(state: str) -> Any:

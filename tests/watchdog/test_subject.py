@@ -116,9 +116,10 @@ listener.close()
 time.sleep(600)
 """
     log = tmp_path / "log"
-    shell = subprocess.Popen(
-        ["sh", "-c", '"$0" -c "$1"; true', sys.executable, code], stdout=log.open("wb"), start_new_session=True
-    )
+    with log.open("wb") as out:
+        shell = subprocess.Popen(
+            ["sh", "-c", '"$0" -c "$1"; true', sys.executable, code], stdout=out, start_new_session=True
+        )
     try:
         while not log.read_text().endswith("\n"):
             time.sleep(0.01)
