@@ -8,6 +8,11 @@ import threading
 import time
 
 
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def all_reduce() -> None:
     """Named like the collective in which the ranks of a job wait."""
     time.sleep(1e6)
@@ -25,7 +30,7 @@ def deadlock() -> None:
     threading.Thread(target=other, daemon=True).start()
     with first:
         ready.wait()
-        print("ready", flush=True)
+        say("ready")
         second.acquire()
 
 
@@ -35,23 +40,31 @@ def main(what: str, *arguments: str) -> None:
         return
     if what == "pipe":
         # Nobody reads: the pipe is full after 64 KiB.
-        print("ready", file=sys.stderr, flush=True)
+        sys.stderr.write("ready\n")
+        sys.stderr.flush()
         while True:
             os.write(1, b"x" * 4096)
     if what == "flock":
         handle = os.open(arguments[0], os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
+    if what == "inherited-flock":
+        # The one that took it ends; its child, which does not know of it, keeps it.
+        handle = os.open(arguments[0], os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fork():
+            os._exit(0)
+        say(f"ready {os.getpid()}")
     if what == "wait-flock":
         handle = os.open(arguments[0], os.O_RDWR | os.O_CREAT, 0o600)
-        print("ready", flush=True)
+        say("ready")
         fcntl.flock(handle, fcntl.LOCK_EX)
     if what == "baton":
         os.open(arguments[0], os.O_CREAT | os.O_EXCL)
     if what == "listen":
-        server = socket.create_server(("127.0.0.1", 0))
-        print("ready", server.getsockname()[1], flush=True)
+        _server = socket.create_server(("127.0.0.1", 0))
+        say("ready")
         time.sleep(1e6)
-    print("ready", flush=True)
+    say("ready")
     if what == "all_reduce":
         all_reduce()
     time.sleep(1e6)

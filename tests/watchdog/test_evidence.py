@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from eagle3ops.runs.processes import ProcessId, identify, read_stat
-from eagle3ops.watchdog.evidence import collect, examine
-from eagle3ops.watchdog.evidence import collect as collect_function
+from eagle3ops.watchdog.evidence import Dossier, collect, examine, locks, procfs, sockets, spying, waits
 from eagle3ops.watchdog.evidence.patience import ask_each, ask_once
 from eagle3ops.watchdog.evidence.tails import read_tail
 from eagle3ops.watchdog.state import Reading, Standing, Subject
@@ -68,8 +67,8 @@ def wchan(pid: int) -> str:
     return Path(f"/proc/{pid}/wchan").read_text()
 
 
-def words(dossier: object) -> str:
-    return "\n".join(one.what for one in dossier.findings)  # type: ignore[attr-defined]
+def words(dossier: Dossier) -> str:
+    return "\n".join(one.what for one in dossier.findings)
 
 
 def subject(*processes: ProcessId, **more: object) -> Subject:
@@ -110,19 +109,33 @@ def test_who_is_looked_at_goes_on_as_before(start: Start, tmp_path: Path) -> Non
     until(lambda: (one := read_stat(process.pid)) and one.state == "S")
 
 
-def test_the_odd_one_among_ranks_is_named(start: Start, tmp_path: Path) -> None:
+def test_a_py_spy_that_hangs_is_ended_and_leaves_nobody_stopped(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start("sleep")
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\nkill -STOP $3\nexec sleep 1000\n")
+    program.chmod(0o700)
+    answer = spying._run(str(program), process, "", 0.5)
+    assert answer == ("", "py-spy did not come to an end within 0.5 s")
+    until(lambda: (one := read_stat(process.pid)) and one.state == "S")
+    monkeypatch.setattr(spying, "find_py_spy", lambda: None)
+    dossier = collect(subject(process), tmp_path / "e", intrusive=True)
+    assert "py-spy is not installed" in "\n".join(dossier.missing)
+
+
+def test_what_the_kernel_does_not_permit_is_told_with_what_would() -> None:
+    assert "SYS_PTRACE" in spying._permission("Error: Permission Denied: Try running again with elevated permissions")
+    assert spying._permission("Error: Failed to get stack traces") == ""
+
+
+def test_the_odd_one_among_ranks_is_named(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [start("all_reduce", env={"RANK": str(rank)}) for rank in range(3)]
     odd = start("sleep", env={"RANK": "3"})
     # Ranks of one job have one command line; here the way in which they differ is part of it.
     roles = {one.pid: f"rank {rank}" for rank, one in enumerate([*ranks, odd])}
-    from eagle3ops.watchdog.evidence import waits
-
-    kind, waits_kind = waits.kind_of, lambda facts: "job"
-    waits.kind_of = waits_kind  # type: ignore[assignment]
-    try:
-        dossier = collect(subject(*ranks, odd, roles=roles), tmp_path / "e", intrusive=True, apart_s=0.1)
-    finally:
-        waits.kind_of = kind
+    monkeypatch.setattr(waits, "kind_of", lambda facts: "job")
+    dossier = collect(subject(*ranks, odd, roles=roles), tmp_path / "e", intrusive=True, apart_s=0.1)
     assert "3 of 4 stand in all_reduce (faulty.py" in words(dossier)
     assert f"rank 3 (pid {odd.pid}) is the odd one" in words(dossier)
     assert dossier.suspects == (odd.pid,)
@@ -151,8 +164,6 @@ def test_a_zombie_whose_parent_lives_is_told(tmp_path: Path) -> None:
 
 
 def test_locks_held_waited_for_and_left_over(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from eagle3ops.watchdog.evidence import locks
-
     # Inside of a container nothing young is called stale; what is tested is the rest.
     monkeypatch.setattr(locks, "CONTAINER_QUIET_S", -1.0)
     for name in ("a", "b", "c"):
@@ -183,10 +194,24 @@ def test_locks_held_waited_for_and_left_over(start: Start, tmp_path: Path, monke
     assert [lock.stale for lock in examine([tmp_path / "b/lock"])] == [True]
 
 
+def test_a_lock_that_a_child_inherited_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    with subprocess.Popen(
+        [sys.executable, str(FAULTY), "inherited-flock", str(path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline().split()[1])
+        process.wait()
+        try:
+            (lock,) = examine([path])
+            assert [holder.pid for holder in lock.holders] == [child]
+            assert lock.proof == f"held by pid {child}"
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 def test_sockets_that_nobody_accepts_or_reads(start: Start, tmp_path: Path) -> None:
     server = start("listen")
-    from eagle3ops.watchdog.evidence import procfs, sockets
-
     facts = procfs.details(server)
     assert facts is not None
     (listening,) = sockets.of_processes([facts])
@@ -286,7 +311,7 @@ def test_what_cannot_be_had_is_told_and_nothing_raises(tmp_path: Path) -> None:
 
 
 def test_no_time_is_no_evidence_and_no_hang(start: Start, tmp_path: Path) -> None:
-    dossier = collect_function(subject(start("sleep")), tmp_path / "e", limit_s=0.0, intrusive=True)
+    dossier = collect(subject(start("sleep")), tmp_path / "e", limit_s=0.0, intrusive=True)
     assert all(step.missing == ("no time was left for it",) for step in dossier.steps)
     assert dossier.files == ("dossier.json",)
 
@@ -310,7 +335,12 @@ def test_a_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_bytes(b"a" * (300 << 10) + b"\nlast\n\n")
     tail = read_tail(log)
-    assert (tail.text, tail.offset, tail.last, tail.last_offset) == ("last\n\n", (300 << 10) + 1, "last", (300 << 10) + 1)
+    assert (tail.text, tail.offset, tail.last, tail.last_offset) == (
+        "last\n\n",
+        (300 << 10) + 1,
+        "last",
+        (300 << 10) + 1,
+    )
     log.write_bytes(b"a" * (300 << 10))
     assert read_tail(log).text == ""
     log.write_bytes(b"")

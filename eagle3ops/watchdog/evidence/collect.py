@@ -230,7 +230,7 @@ class _Collection:
         members = [facts["pid"] for facts in self.processes]
         answer = ask_once(lambda: machine.gpus(members), limit_s=until - time.monotonic())
         if answer.value is None:
-            return [f"{answer.missing}: the driver does not answer"]
+            return [f"the driver: {answer.missing}"]
         facts, found = answer.value
         self._tell(2, found)
         return self._json("gpus.json", facts)
@@ -278,7 +278,7 @@ class _Collection:
         known = {facts["pid"]: facts for facts in self.processes if facts["state"] not in "ZX"}
         living = [one for one in self.subject.processes if one.pid in known]
         asked = ask_each(living, lambda one: spying.is_python(one.pid), each_s=1.0, until=until)
-        # One of which it is not known is asked as well.
+        # One of which it may not be known is asked as well: py-spy says what is not permitted.
         chosen = [one for one, answer in zip(living, asked, strict=True) if answer.value is not False][:MOST_SPIED]
         if not chosen:
             return ["no Python process is among them"]
@@ -306,7 +306,7 @@ class _Collection:
         missing = []
         for dump, text in dumps:
             if dump.missing:
-                missing.append(f"{place}, {self.names.get(dump.pid, '')} pid {dump.pid}: {dump.missing}")
+                missing.append(f"{place}, {self.names.get(dump.pid, f'pid {dump.pid}')}: {dump.missing}")
             if text:
                 missing += self._text(f"{place}/{dump.pid}.txt", text)
         return missing

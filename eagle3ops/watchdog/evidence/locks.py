@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.runs.processes import ProcessId, boot_id, process_table
-from eagle3ops.telemetry.gpus import INITIAL_PID_NAMESPACE
-from eagle3ops.telemetry.procfs import parse_stat, read_at
-from eagle3ops.watchdog.evidence.procfs import links_of
+from eagle3ops.runs.processes import ProcessId
+from eagle3ops.telemetry.procfs import read_at
+from eagle3ops.watchdog.evidence.open_files import OpenFiles
 from eagle3ops.words import human_seconds
 
 MOST_ENTRIES = 50_000
@@ -27,10 +26,6 @@ DEEPEST = 6
 CONTAINER_QUIET_S = 600.0
 """From inside a container not every process can be seen that may share a folder: so long nothing may have changed."""
 _NETWORK = re.compile(r"nfs|lustre|ceph|beegfs|gpfs|glusterfs|cifs|smb|fuse\.|9p|virtiofs|wekafs")
-_COMPILERS = frozenset(
-    {"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "c++", "g++", "gcc", "cc1plus", "cc1",
-     "clang", "clang++", "ld", "as", "collect2", "hipcc"}
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +155,7 @@ def examine(paths: Sequence[Path], *, now: float | None = None) -> list[LockFile
     if not paths:
         return []
     kernel = parse_locks((read_at("/proc/locks", limit=1 << 20) or b"").decode("ascii", "replace"))
-    table = _Table()
+    table = OpenFiles()
     mounts = (read_at("/proc/self/mountinfo", limit=1 << 20) or b"").decode("utf-8", "replace")
     found = []
     for path in paths:
@@ -180,7 +175,7 @@ def _examine(
     info: os.stat_result,
     now: float,
     kernel: Sequence[KernelLock],
-    table: "_Table",
+    table: OpenFiles,
     kind_of_mount: str,
 ) -> LockFile:
     open_in = table.holders(real, info.st_ino)
@@ -191,12 +186,13 @@ def _examine(
         # Some file systems give another device number to the kernel than to programs.
         and ((lock.major, lock.minor) == (os.major(info.st_dev), os.minor(info.st_dev)) or lock.pid in open_in)
     ]
-    holders = {lock.pid for lock in here if not lock.waiting and lock.pid > 0}
-    waiters = {lock.pid for lock in here if lock.waiting and lock.pid > 0}
+    holders = table.living(lock.pid for lock in here if not lock.waiting)
+    waiters = table.living(lock.pid for lock in here if lock.waiting)
     held_by_kernel = any(not lock.waiting for lock in here)
     existence = not here and _by_existence(path, info)
     if existence or (held_by_kernel and not holders):
-        # A lock of an open file names no process; and who locks by existence keeps the file open.
+        # The kernel names who took a lock, also when only children that inherited it are left, or names nobody; and
+        # who locks by existence keeps the file open.
         holders |= open_in - waiters
     age = max(0.0, now - info.st_mtime)
 
@@ -269,83 +265,3 @@ def file_system(mounts: str, path: str) -> str:
         if inside and len(mount) >= best:
             best, kind = len(mount), types[0]
     return kind
-
-
-class _Table:
-    """The open files of all processes, read once and only when somebody asks."""
-
-    def __init__(self) -> None:
-        self._stats = process_table()
-        self._boot = boot_id()
-        self._links: dict[int, dict[int, str]] = {}
-        self._hidden: list[int] = []
-        for pid in self._stats:
-            links = links_of(pid)
-            if links is not None:
-                self._links[pid] = links
-            elif not _is_kernel_thread(pid):
-                self._hidden.append(pid)
-        try:
-            self.contained = os.readlink("/proc/self/ns/pid") != INITIAL_PID_NAMESPACE
-        except OSError:
-            self.contained = True
-
-    def holders(self, path: str, inode: int) -> set[int]:
-        """Who has the file open, by its path; by its number where the path is another one in there."""
-        base = os.path.basename(path)
-        found = set()
-        for pid, links in self._links.items():
-            for number, target in links.items():
-                if target == path or (os.path.basename(target) == base and _inode(pid, number) == inode):
-                    found.add(pid)
-                    break
-        return found
-
-    def builders(self, folder: str) -> list[int]:
-        """Compilers at work in a folder, by working directory, open files or arguments: they may outlive who took the
-        lock. Other programs there hold nobody up: whoever took it keeps it open.
-        """
-        found = []
-        for pid in self._stats:
-            if _name(pid) not in _COMPILERS:
-                continue
-            inside = any(_below(target, folder) for target in self._links.get(pid, {}).values())
-            with contextlib.suppress(OSError):
-                inside = inside or _below(os.readlink(f"/proc/{pid}/cwd"), folder)
-            if inside or folder.encode() in (read_at(f"/proc/{pid}/cmdline", limit=256 << 10) or b""):
-                found.append(pid)
-        return found
-
-    def hidden(self, uid: int) -> int:
-        """How many processes of this user, or of a user that is not known, do not show their open files."""
-        count = 0
-        for pid in self._hidden:
-            with contextlib.suppress(FileNotFoundError):
-                count += os.stat(f"/proc/{pid}").st_uid == uid
-        return count
-
-    def identities(self, pids: Iterable[int]) -> tuple[ProcessId, ...]:
-        return tuple(ProcessId(pid, self._stats[pid].start, self._boot) for pid in sorted(pids) if pid in self._stats)
-
-
-def _below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder + "/")
-
-
-def _inode(pid: int, number: int) -> int | None:
-    for line in (read_at(f"/proc/{pid}/fdinfo/{number}") or b"").split(b"\n"):
-        name, _, value = line.partition(b":")
-        if name == b"ino" and value.strip().isdigit():
-            return int(value)
-    return None
-
-
-def _name(pid: int) -> str:
-    stat_line = parse_stat(read_at(f"/proc/{pid}/stat") or b"")
-    return stat_line.name if stat_line else ""
-
-
-def _is_kernel_thread(pid: int) -> bool:
-    stat_line = parse_stat(read_at(f"/proc/{pid}/stat") or b"")
-    # One that has ended meanwhile holds nothing any more, nor does a zombie.
-    return stat_line is None or stat_line.kernel_thread or stat_line.state in "ZX"

@@ -46,10 +46,10 @@ FUTEX_WAITS = ("futex_wait", "futex_do_wait")
 def details(process: ProcessId) -> dict[str, Any] | None:
     """What procfs tells of one process; None when it has ended. What may not be read is None.
 
-    Returns: pid, start, name, state, ppid, exe, cwd, cmdline (redacted), status, wchan, syscall, stack, threads
-    [{tid, name, state, cpu_s, wchan, syscall, stack}], threads_left_out, io, files {count, kinds, pipes, sockets,
-    deleted, regular}, limits, cgroup, oom_score, environment (allowed names, redacted), secrets (values that must be
-    masked; not for writing).
+    Returns: pid, start, name, state, ppid, exe, cwd, cmdline (redacted), status, wchan, syscall, threads
+    [{tid, name, state, cpu_s, wchan, syscall}], kernel_stacks [{tids, stack}], threads_left_out, io, files {count,
+    kinds, pipes, sockets, deleted, regular}, limits, cgroup, oom_score, environment (allowed names, redacted), rank,
+    and `_argv` and `_environment` as they are, which must not be written: see `shown`.
     """
     folder = f"/proc/{process.pid}"
     stat = parse_stat(read_at(f"{folder}/stat") or b"")
@@ -57,7 +57,7 @@ def details(process: ProcessId) -> dict[str, Any] | None:
         return None
     argv = _words(read_at(f"{folder}/cmdline", limit=TEXT_BYTES))
     environment = parse_environment(read_at(f"{folder}/environ", limit=TEXT_BYTES))
-    threads, left_out = _threads(process.pid)
+    threads, stacks, left_out = _threads(process.pid)
     return {
         "pid": process.pid,
         "start": process.start,
@@ -71,8 +71,8 @@ def details(process: ProcessId) -> dict[str, Any] | None:
         "status": parse_status(read_at(f"{folder}/status")),
         "wchan": parse_word(read_at(f"{folder}/wchan")),
         "syscall": _text(read_at(f"{folder}/syscall")),
-        "stack": _text(read_at(f"{folder}/stack")),
         "threads": threads,
+        "kernel_stacks": stacks,
         "threads_left_out": left_out,
         "io": parse_io(read_at(f"{folder}/io")),
         "files": _files(process.pid),
@@ -124,12 +124,14 @@ def write_target(syscall: str | None) -> int | None:
     return number if 0 <= number < 1 << 20 else None
 
 
-def _threads(pid: int) -> tuple[list[dict[str, Any]], int]:
+def _threads(pid: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """The threads, their kernel stacks (those of many are equal, so each is told once), and how many were left out."""
     try:
         tids = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task") if name.isdecimal())
     except OSError:
-        return [], 0
-    found = []
+        return [], [], 0
+    found: list[dict[str, Any]] = []
+    stacks: dict[str, list[int]] = {}
     for number, tid in enumerate(tids[:MOST_THREADS]):
         folder = f"/proc/{pid}/task/{tid}"
         stat = parse_stat(read_at(f"{folder}/stat") or b"")
@@ -143,10 +145,12 @@ def _threads(pid: int) -> tuple[list[dict[str, Any]], int]:
                 "cpu_s": (stat.user_ticks + stat.system_ticks) / TICKS_PER_S,
                 "wchan": parse_word(read_at(f"{folder}/wchan")),
                 "syscall": _text(read_at(f"{folder}/syscall")),
-                "stack": _text(read_at(f"{folder}/stack")) if number < MOST_STACKS else None,
             }
         )
-    return found, max(0, len(tids) - MOST_THREADS)
+        if number < MOST_STACKS and (stack := _text(read_at(f"{folder}/stack"))):
+            stacks.setdefault(stack, []).append(tid)
+    told = [{"tids": tids, "stack": stack.split("\n")} for stack, tids in stacks.items()]
+    return found, told, max(0, len(tids) - MOST_THREADS)
 
 
 def _files(pid: int) -> dict[str, Any] | None:

@@ -33,8 +33,8 @@ def find_py_spy() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def is_python(pid: int) -> bool:
-    """Does a Python interpreter run in there? By its program, or by the library of it that it has mapped."""
+def is_python(pid: int) -> bool | None:
+    """Does a Python interpreter run in there, by its program, or its library? None when that may not be read."""
     with contextlib.suppress(OSError):
         if "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe")).lower():
             return True
@@ -42,7 +42,7 @@ def is_python(pid: int) -> bool:
         with open(f"/proc/{pid}/maps", "rb") as file:
             return b"/libpython" in file.read(4 << 20)
     except OSError:
-        return False
+        return None
 
 
 def take(processes: Sequence[ProcessId], *, until: float, native: bool = False) -> list[tuple[Dump, str]]:

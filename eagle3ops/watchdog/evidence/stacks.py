@@ -15,7 +15,8 @@ MOST_FRAMES = 256
 _LONGEST = 400
 
 _THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]{1,16}|[0-9]{1,20})(?:/\S{1,40})? \(([a-z+ ]{1,40})\)(?:: "(.*)")?')
-_FRAME = re.compile(r"(?P<function>.+?) \((?P<file>[^()]*(?:\([^()]*\)[^()]*)*?)(?::(?P<line>[0-9]{1,9}))?\)")
+_FRAME = re.compile(r"(?P<function>.+?) \((?P<place>.+)\)")
+_PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>[0-9]{1,9}))?")
 
 _COLLECTIVES = (
     r"all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|all_?to_?all|reduce|gather|scatter|monitored_barrier"
@@ -125,9 +126,9 @@ def parse_dump(text: str, pid: int) -> Dump:
             frames = []
             threads.append(ThreadStack(head[1], head[2], head[3] or "", ()))
         elif line.startswith("    ") and threads:
-            frame = _FRAME.fullmatch(line.strip())
+            frame = _frame(line.strip())
             if frame and len(frames) < MOST_FRAMES:
-                frames.append(Frame(frame["function"], frame["file"], int(frame["line"]) if frame["line"] else None))
+                frames.append(frame)
                 last = threads[-1]
                 threads[-1] = ThreadStack(last.thread, last.state, last.name, tuple(frames))
         elif line and threads and not line.startswith(" "):
@@ -136,6 +137,14 @@ def parse_dump(text: str, pid: int) -> Dump:
     if any(thread.frames for thread in threads):
         return Dump(pid=pid, threads=tuple(threads))
     return Dump(pid=pid, threads=tuple(threads), missing=_error(text) or "py-spy showed no Python stack")
+
+
+def _frame(text: str) -> Frame | None:
+    whole = _FRAME.fullmatch(text)
+    place = _PLACE.fullmatch(whole["place"]) if whole else None
+    if whole is None or place is None:
+        return None
+    return Frame(whole["function"], place["file"], int(place["line"]) if place["line"] else None)
 
 
 def _error(text: str) -> str:

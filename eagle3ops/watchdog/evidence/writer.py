@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle3ops.runs.redact import GONE, redact, redact_data
 
-FILE_BYTES = 4 << 20
+FILE_BYTES = 16 << 20
 """One file at most."""
 ALL_BYTES = 64 << 20
 """All files of one dossier at most."""
