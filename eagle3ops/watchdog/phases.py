@@ -36,6 +36,7 @@ class _Row:
     phase: str = ""
     ready: bool = False
     fresh: bool = False
+    done: bool = False
     state: str = ""
     convicts: bool = False
     words: str = ""
@@ -92,6 +93,7 @@ def _rows(name: str) -> tuple[_Row, ...]:
             phase=one.get("phase", ""),
             ready=one.get("ready", False),
             fresh=one.get("fresh", False),
+            done=one.get("done", False),
             state=one.get("state", ""),
             convicts=one.get("convicts", False),
             words=one.get("words", ""),
@@ -120,6 +122,10 @@ class PhaseReader:
         self.progress_at: float | None = None
         """When a line last said that work goes on: a batch, a step, a shard."""
         self.progress_line = ""
+        self.done_at: float | None = None
+        """When work last came out at the other end: an answer, a step, a shard."""
+        self.batch_at: float | None = None
+        """When one process last told of a batch, which is no proof for the others."""
         self.alarms: dict[str, Alarm] = {}
         """State -> the first line of that kind since progress."""
         self._ranks: dict[tuple[str, str], Phase] = {}
@@ -138,11 +144,15 @@ class PhaseReader:
         self._ranks.clear()
         self.phase = Phase(name, at, log, line)
 
-    def went_on(self, at: float, words: str = "") -> None:
-        """Work was done; alarms before it are overcome."""
+    def went_on(self, at: float, words: str = "", *, done: bool = True) -> None:
+        """Work was done, and came out at the other end; alarms before it are overcome."""
         self.progress_at = at if self.progress_at is None else max(self.progress_at, at)
         self.progress_line = words
-        self.alarms = {name: one for name, one in self.alarms.items() if one.at > at}
+        if done:
+            self.done_at = at if self.done_at is None else max(self.done_at, at)
+        else:
+            self.batch_at = at
+        self.alarms = {name: one for name, one in self.alarms.items() if one.at > at or (one.convicts and not done)}
 
     def _take(self, log: str, line: str, at: float) -> None:
         self.spoke_at = at if self.spoke_at is None else max(self.spoke_at, at)
@@ -157,7 +167,7 @@ class PhaseReader:
                 self.alarms.setdefault(row.state, Alarm(row.state, row.convicts, row.words, at, log, line[:300]))
         for row in _rows("progress"):
             if row.pattern.search(line):
-                self.went_on(at, line[:300])
+                self.went_on(at, line[:300], done=row.done)
                 if row.phase and (self.phase is None or self.phase.name in ("starting", "importing", "connecting")):
                     self.enter(row.phase, at, log=log, line=line[:300])
                 elif row.phase and self.phase is not None and self.phase.name == "checkpointing":

@@ -15,6 +15,7 @@ from eagle3ops.watchdog.view import GREW_BYTES, MOVING_BYTES_S, STILL_BYTES_S, F
 from eagle3ops.words import human_bytes
 
 GOOD_LOAD_S = 50e6
+_BATCH_S = 15.0
 _FULL_BYTES = 16 << 20
 _BATON = (8.0, 12.5)
 """Wake-ups a second of torch's `FileBaton.wait` and its like, that look ten times a second."""
@@ -160,11 +161,17 @@ def healthy(view: View) -> Finding:
         if gpu is not None and view.window.gpus.all and not view.asked.busy(view.now):
             return Finding("serving" if gpu >= 3.0 or recent else "idle")
         cpu = rates is not None and rates.cpu >= 5.0
+        if view.reader.batch_at is not None and view.asked.running is None:
+            # It logs its batches: a scheduler that burns a core between them only polls.
+            cpu = view.now - view.reader.batch_at <= _BATCH_S
         return Finding("serving" if recent or cpu or view.asked.busy(view.now) else "idle")
     if view.compiling and rates is not None and rates.cpu >= 20.0:
         return Finding("compiling")
+    read = 0.0 if rates is None else rates.read or 0.0
+    # Imports read some 30 MB/s.
+    fetches = read >= (20e6 if not name else 100e6) or view.window.gpus.grew(30.0) >= GREW_BYTES
     if name == "starting":
-        return Finding("starting")
+        return Finding("loading" if fetches and view.reader.spoke_at is None else "starting")
     gone = view.window.gone_at
     ending = gone is not None and view.now - gone <= 15.0
     ending |= any(track.state == "Z" and _mattered(track) for track in view.window.tracks.values())
@@ -172,7 +179,7 @@ def healthy(view: View) -> Finding:
         return Finding("stopping")
     if gpu is not None and gpu >= 3.0:
         return Finding("serving" if view.expect == "server" else "working")
-    if (rates is not None and (rates.read or 0.0) >= 20e6) or view.window.gpus.grew(30.0) >= GREW_BYTES:
+    if fetches:
         return Finding("loading")
     if rates is not None and rates.cpu >= 5.0:
         # A scheduler that polls burns a core whatever it does; only its GPU shows work.

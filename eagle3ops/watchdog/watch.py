@@ -8,6 +8,7 @@ All time comes from the arguments: what was recorded gives, played again, the sa
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from eagle3ops.watchdog.asked import DECIDING, Asked
@@ -31,6 +32,10 @@ _PATIENT = frozenset({"starting", "importing", "loading", "allocating", "compili
 """Phases of a start in which movement counts; the others may move for ever without getting anywhere."""
 _STAGES = {"generate": "generating", "extract": "extracting", "train": "training", "checkpoint": "checkpointing"}
 _LEAST_S = 5.0
+_ALIKE = frozenset({"deadlock", "overdue", "spin", "unresponsive"})
+"""What a probe or a deadline shows goes by one of these; which, may waver at a threshold, and is kept as it was."""
+_BETWEEN_STEPS = frozenset({"deadlock", "spin", "stale_lock", "disk_wait"})
+"""What looks like these between two steps of work is none of them."""
 
 
 class Watch:
@@ -65,6 +70,7 @@ class Watch:
         self._state = ("", 0.0)
         self._moved_at: float | None = None
         self._well = False
+        self._held: tuple[str, Standing] | None = None
         self._progress_at: float | None = None
 
     def sample(self, sample: Mapping[str, Any], members: frozenset[int]) -> None:
@@ -137,6 +143,9 @@ class Watch:
             view.phase = "working"
         due, deadline = self._due(view)
         finding, standing = self._judged(view, due)
+        if self._held is not None and self._held[1] is standing and {finding.state, self._held[0]} <= _ALIKE:
+            finding = replace(finding, state=self._held[0])
+        self._held = None if standing is Standing.HEALTHY else (finding.state, standing)
         self._well = standing is Standing.HEALTHY
         return self._reading(now, finding, standing, view=view, deadline=deadline)
 
@@ -163,8 +172,11 @@ class Watch:
         found = list(faults(view))
         names = {one.state for one in found}
         self._stands = {state: since for state, since in self._stands.items() if state in names}
+        worked = self.reader.progress_at
         for one in found:
-            self._stands.setdefault(one.state, view.now)
+            since = self._stands.setdefault(one.state, view.now)
+            if one.state in _BETWEEN_STEPS and worked is not None and since < worked <= view.now:
+                self._stands[one.state] = worked
         wrong = [one for one in found if STATES[one.state].kind == "fault"]
         stood = {one.state: view.ago(self._since(one)) for one in found}
         hard = any(stood[one.state] >= _LEAST_S for one in wrong if STATES[one.state].convict_s is not None)

@@ -27,12 +27,12 @@ QUIET: dict[str, tuple[str, set[str], set[str]]] = {
     "sglang-serving-datagen": ("server:base", {"serving", "idle"}, {"serving"}),
     "sglang-shutdown": ("server:base", {"idle", "serving", "stopping", "ended"}, {"ended"}),
     "hf-extract": ("train:drafter", {"working"}, {"working"}),
-    "train-drafter": ("train:drafter", {"working", "starting"}, {"working"}),
+    "train-drafter": ("train:drafter", {"starting", "loading", "working"}, {"working"}),
     "train-load": ("train:drafter", {"starting", "loading"}, {"starting", "loading"}),
     "sglang-serving-spec-bs1": ("server:s3k4d16", {"serving"}, {"serving"}),
     "sglang-serving-conc16": ("server:s3k1d4", {"serving", "idle"}, {"serving"}),
     "sglang-recovered": ("server:s3k1d4", {"serving", "idle"}, {"serving"}),
-    "ddp-2gpu-healthy": ("torchrun:healthy", {"starting", "working", "stopping", "ended"}, {"ended"}),
+    "ddp-2gpu-healthy": ("torchrun:healthy", {"starting", "loading", "working", "stopping", "ended"}, {"ended"}),
 }
 """Healthy ones, without a log and without a probe: counters alone must not find anything wrong in them."""
 
@@ -72,9 +72,8 @@ def members(sample: dict[str, Any], label: str) -> frozenset[int]:
 
 def read_log(path: Path) -> list[tuple[float, str]]:
     """The lines of a log with the time (seconds since 1970) of the last stamp before each."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
     at, found = 0.0, []
-    with opened as file:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         for line in file:
             stamp = _STAMP.search(line)
             if stamp and stamp[1]:

@@ -1,0 +1,600 @@
+"""The state model on a machine made of numbers: every state, what convicts, and what must not."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eagle3ops.watchdog.deadlines import Deadlines
+from eagle3ops.watchdog.state import Probe, Reading, Standing
+from eagle3ops.watchdog.states import STATES
+from eagle3ops.watchdog.watch import Expect, Watch
+
+MB = 1e6
+
+
+@dataclass
+class Process:
+    """Counters of one process, and how fast they move."""
+
+    pid: int
+    ppid: int = 0
+    name: str = "python3"
+    state: str = "S"
+    wchan: str = "do_epoll_wait"
+    cpu: float = 0.0
+    """Cores."""
+    wakeups: float = 0.0
+    read: float = 0.0
+    """Bytes a second."""
+    cmd: str = ""
+    start: float = 10.0
+    totals: dict[str, float] = field(default_factory=lambda: {"cpu": 3.0, "vcs": 100.0, "read": 1e8})
+
+    def look(self, seconds: float) -> dict[str, Any]:
+        self.totals["cpu"] += self.cpu * seconds
+        self.totals["vcs"] += self.wakeups * seconds
+        self.totals["read"] += self.read * seconds
+        return {
+            "pid": self.pid,
+            "ppid": self.ppid,
+            "start": self.start,
+            "name": self.name,
+            "cmd": self.cmd,
+            "state": self.state,
+            "utime": self.totals["cpu"],
+            "stime": 0.0,
+            "vcs": self.totals["vcs"],
+            "rchar": self.totals["read"],
+            "read_bytes": 0,
+            "wchar": 1000,
+            "majflt": 0,
+            "wchan": self.wchan,
+            "syscall": "232",
+        }
+
+
+class Machine:
+    """A machine with one subject, seen once a second."""
+
+    def __init__(self, *processes: Process, expect: Expect = "server", at: float = 1000.0, **more: Any) -> None:
+        self.processes = list(processes)
+        self.watch = Watch("server", expect=expect, **more)
+        self.at = at
+        self.gpus: list[dict[str, Any]] = []
+        self.host: dict[str, Any] = {}
+        self.extra: dict[str, Any] = {}
+        self.readings: list[Reading] = []
+        self.n = 0
+
+    def sample(self, seconds: float = 1.0) -> dict[str, Any]:
+        self.at += seconds
+        self.n += 1
+        return {
+            "schema": 1,
+            "n": self.n,
+            "t": 1.8e9 + self.at,
+            "mono": self.at,
+            "boot": "b",
+            "suspended_s": 0.0,
+            "interval_s": 1.0,
+            "gap_s": seconds,
+            "late": False,
+            "gpu": copy.deepcopy(self.gpus),
+            "xids": [],
+            "procs": [process.look(seconds) for process in self.processes],
+            "host": self.host,
+            **self.extra,
+        }
+
+    def run(self, seconds: float, each: Callable[[float], None] | None = None) -> Reading:
+        """Look and judge once a second; `each` is called before every look."""
+        for _ in range(int(seconds)):
+            if each is not None:
+                each(self.at)
+            self.watch.sample(self.sample(), frozenset(process.pid for process in self.processes))
+            self.readings.append(self.watch.judge(self.at))
+        return self.readings[-1]
+
+    def say(self, text: str) -> None:
+        self.watch.line("engine.log", text, self.at)
+
+    def answer(self, ok: bool | None, seconds: float = 0.1, name: str = "generate", **facts: float) -> None:
+        self.watch.probe(Probe(name, self.at - seconds, ok, seconds, "words of the probe", facts))
+
+    @property
+    def standings(self) -> set[Standing]:
+        return {one.standing for one in self.readings}
+
+
+def gpu(index: int = 0, util: float = 0.0, power: float = 120.0, **more: Any) -> dict[str, Any]:
+    found = {"i": index, "name": "H200", "state": "ok", "util": util, "util_mem": 0, "power_w": power}
+    return {**found, "mem_used": 50e9, "pcie_rx_kbs": 0, "reason_names": [], "procs": None, **more}
+
+
+def told(reading: Reading) -> tuple[str, Standing]:
+    return reading.state, reading.standing
+
+
+LOADING = "[2026-11-30 02:46:14] Load weight begin. avail mem=139.13 GB"
+LOADED = "[2026-11-30 02:46:14] Load weight end. elapsed=0.29 s, type=LlamaForCausalLM"
+READY = "[2026-11-30 02:46:30] The server is fired up and ready to roll!"
+JIT = "Using /root/.cache/torch_extensions as PyTorch extensions root..."
+STOPPED: dict[str, Any] = {"state": "T", "wchan": "do_signal_stop"}
+FUTEX: dict[str, Any] = {"wchan": "futex_do_wait"}
+
+
+# ---------------------------------------------------------------- 30 minutes of each without an alarm
+
+
+def test_half_an_hour_of_idling_is_no_fault() -> None:
+    machine = Machine(Process(1), Process(2, 1, wchan="poll_schedule_timeout.constprop.0", wakeups=0.1))
+    machine.say(READY)
+    machine.run(1800, lambda at: machine.answer(True) if int(at) % 30 == 0 else None)
+    assert machine.standings == {Standing.HEALTHY}
+    assert {one.state for one in machine.readings[1:]} == {"idle"}
+    quiet = Machine(Process(1), expect="any")
+    quiet.run(1800)
+    assert quiet.standings == {Standing.HEALTHY}
+
+
+def test_half_an_hour_of_loading_is_no_fault_while_bytes_come() -> None:
+    machine = Machine(Process(1, wchan="folio_wait_bit_common", state="D", cpu=0.05, read=60 * MB))
+    machine.say(LOADING)
+    machine.run(1800)
+    assert machine.standings == {Standing.HEALTHY}
+    assert {one.state for one in machine.readings} == {"loading"}
+
+
+def test_a_load_that_shows_in_gpu_memory_only_is_no_fault() -> None:
+    machine = Machine(Process(1, cpu=0.005))
+    machine.gpus = [gpu(mem_used=0.0)]
+    machine.say(LOADING)
+
+    def grow(at: float) -> None:
+        machine.gpus[0]["mem_used"] += 80 * MB
+
+    machine.run(1200, grow)
+    assert machine.standings == {Standing.HEALTHY}
+
+
+def test_half_an_hour_of_compiling_is_no_fault_and_an_hour_is() -> None:
+    machine = Machine(Process(1, wchan="do_wait"), Process(2, 1, "cicc", "R", "0", cpu=1.0))
+    machine.say(JIT)
+    machine.run(1800)
+    assert machine.standings == {Standing.HEALTHY}
+    assert {one.state for one in machine.readings} == {"compiling"}
+    assert told(machine.run(1200)) == ("overdue", Standing.CONVICTED)
+
+
+def test_bursts_and_long_steps_are_no_fault() -> None:
+    trainer = Process(1, cpu=1.0, state="R", wchan="0")
+    machine = Machine(trainer, expect="work")
+    machine.gpus = [gpu()]
+
+    def burst(at: float) -> None:
+        on = int(at) % 30 < 4
+        machine.gpus[0].update(util=90.0 if on else 0.0, power_w=400.0 if on else 125.0)
+        trainer.cpu = 1.0 if on else 0.0
+        if int(at) % 60 == 0:
+            machine.say(f"step {int(at)}/9000 loss 3.1")
+
+    machine.run(1800, burst)
+    assert machine.standings == {Standing.HEALTHY}
+    assert {one.state for one in machine.readings[90:]} == {"working"}
+
+
+def test_a_scheduler_that_polls_for_half_an_hour_is_no_fault() -> None:
+    machine = Machine(Process(1, wakeups=10.0), Process(2, 1, "sglang::scheduler", "R", "0", cpu=1.01))
+    machine.gpus = [gpu(power=122.0)]
+    machine.say(READY)
+    machine.run(1800, lambda at: machine.answer(True, 1.0, running=0.0, queued=0.0) if int(at) % 30 == 0 else None)
+    assert machine.standings == {Standing.HEALTHY}
+    assert machine.readings[-1].state == "idle"
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_loaded_and_then_dead_is_accused_and_convicted_by_its_deadline() -> None:
+    machine = Machine(Process(1), Process(2, 1, **FUTEX), Process(3, 1, **FUTEX))
+    machine.gpus = [gpu(procs=[{"pid": 2, "mem": 9, "visible": True}])]
+    machine.say(LOADED)
+    assert told(machine.run(150)) == ("loading", Standing.HEALTHY)
+    reading = machine.run(45)
+    assert told(reading) == ("deadlock", Standing.CONVICTED)
+    assert reading.phase == "allocating"
+    assert reading.suspects == (2, 3)
+    assert {"cpu", "wakeups", "gpu_util", "log_silent"} <= {signal.name for signal in reading.signals}
+    assert "nothing moves in allocating" in reading.title
+
+
+def test_a_loop_in_a_start_is_called_spinning() -> None:
+    machine = Machine(Process(1, state="R", wchan="0", cpu=1.0))
+    machine.say(LOADED)
+    assert told(machine.run(175)) == ("loading", Standing.HEALTHY)
+    assert told(machine.run(20)) == ("spin", Standing.CONVICTED)
+
+
+def test_a_stale_lock_is_accused_by_its_pulse_and_convicted_by_who_finds_the_lock() -> None:
+    machine = Machine(Process(1), Process(2, 1, wchan="hrtimer_nanosleep", wakeups=10.0, cpu=0.002))
+    machine.say(JIT)
+    assert told(machine.run(80)) == ("stale_lock", Standing.ACCUSED)
+    assert machine.readings[-1].suspects == (2,)
+    machine.watch.fact("file_lock", "/root/.cache/lock is 40 min old and nobody holds it", machine.at)
+    assert told(machine.run(1)) == ("stale_lock", Standing.CONVICTED)
+    assert "40 min" in machine.readings[-1].signals[0].words
+
+
+def test_without_a_finder_the_deadline_convicts_a_stale_lock() -> None:
+    machine = Machine(Process(1, wchan="hrtimer_nanosleep", wakeups=10.0, cpu=0.002))
+    machine.say(JIT)
+    assert told(machine.run(195)) == ("stale_lock", Standing.CONVICTED)
+
+
+def test_a_launcher_that_looks_after_its_ranks_waits_for_no_lock() -> None:
+    launcher = Process(1, wchan="hrtimer_nanosleep", wakeups=10.0, cpu=0.003)
+    machine = Machine(launcher, Process(2, 1, state="R", wchan="0", cpu=0.01), expect="work")
+    machine.run(100)
+    assert "stale_lock" not in {one.state for one in machine.readings}
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "seconds"),
+    [
+        (STOPPED, "stopped", 14),
+        ({"state": "S", "wchan": "anon_pipe_write"}, "blocked_pipe", 40),
+        ({"state": "Z", "wchan": "0"}, "half_dead", 36),
+    ],
+)
+def test_what_needs_no_interpretation_convicts_by_itself(change: dict[str, str], state: str, seconds: int) -> None:
+    worker = Process(2, 1, "sglang::scheduler", "R", "0", cpu=1.0)
+    machine = Machine(Process(1, wakeups=10.0), worker)
+    machine.say(READY)
+    machine.run(10)
+    for name, value in {**change, "cpu": 0.0}.items():
+        setattr(worker, name, value)
+    reading = machine.run(seconds)
+    assert told(reading) == (state, Standing.CONVICTED)
+    assert reading.suspects == (2,)
+    for name, value in {"state": "R", "wchan": "0", "cpu": 1.0}.items():
+        setattr(worker, name, value)
+    assert machine.run(1).standing is Standing.HEALTHY
+
+
+def test_helpers_and_debuggers_are_no_evidence() -> None:
+    worker = Process(2, 1, "sglang::scheduler", "R", "0", cpu=1.0)
+    machine = Machine(Process(1), worker, Process(3, 1, "nvidia-smi", "Z", "0"), Process(4, 1, "ptxas", "Z", "0"))
+    machine.say(READY)
+    machine.run(20)
+    worker.state, worker.cpu = "t", 0.0
+    machine.run(30)
+    assert machine.standings == {Standing.HEALTHY}
+
+
+def test_batches_in_the_log_of_one_process_acquit_no_other() -> None:
+    worker = Process(2, 1, "sglang::detoken")
+    machine = Machine(Process(1, wakeups=10.0), worker, Process(3, 1, "sglang::schedul", "R", "0", cpu=1.0))
+    machine.say(READY)
+    machine.run(10)
+    worker.state = "T"
+    batch = "[2026-11-30 02:46:37] Decode batch, #running-req: 1, #token: 72"
+    assert told(machine.run(8, lambda at: machine.say(batch))) == ("stopped", Standing.ACCUSED)
+    machine.answer(False, 20.0)
+    assert told(machine.run(1)) == ("stopped", Standing.CONVICTED)
+    assert told(machine.run(30, lambda at: machine.say(batch))) == ("stopped", Standing.CONVICTED)
+
+
+def test_a_threshold_at_which_it_wavers_makes_no_second_incident() -> None:
+    polls = Process(1, wakeups=2.0)
+    machine = Machine(polls)
+    machine.say(LOADED)
+
+    def waver(at: float) -> None:
+        polls.cpu = 0.01 if int(at) % 40 < 20 else 0.03
+
+    machine.run(400, waver)
+    convicted = [one for one in machine.readings if one.standing is Standing.CONVICTED]
+    assert len(convicted) > 200
+    assert len({(one.state, one.since) for one in convicted}) == 1
+
+
+def test_a_dead_child_of_work_that_goes_on_is_no_fault() -> None:
+    machine = Machine(Process(1), Process(2, 1, cpu=0.5), expect="work")
+    machine.run(5)
+    machine.processes[1].state, machine.processes[1].cpu = "Z", 0.0
+    machine.run(300, lambda at: machine.say(f"step {int(at)}") if int(at) % 10 == 0 else None)
+    assert machine.standings == {Standing.HEALTHY}
+
+
+def test_a_disk_that_does_not_answer() -> None:
+    machine = Machine(Process(1, state="D", wchan="rpc_wait_bit_killable"))
+    machine.say(LOADING)
+    assert told(machine.run(45)) == ("disk_wait", Standing.ACCUSED)
+    assert told(machine.run(150)) == ("disk_wait", Standing.CONVICTED)
+
+
+def test_a_slow_load_is_said_and_never_convicted() -> None:
+    machine = Machine(Process(1, read=4 * MB, cpu=0.02))
+    machine.say(LOADING)
+    assert told(machine.run(1200)) == ("slow_load", Standing.ACCUSED)
+    assert Standing.CONVICTED not in machine.standings
+
+
+def test_a_load_of_known_size_has_a_ceiling() -> None:
+    machine = Machine(Process(1, read=60 * MB, cpu=0.05), size_bytes=1e9)
+    machine.say(LOADING)
+    machine.run(590)
+    assert machine.standings == {Standing.HEALTHY}
+    assert told(machine.run(20)) == ("overdue", Standing.CONVICTED)
+
+
+def test_a_slow_import_is_given_time_while_it_reads() -> None:
+    machine = Machine(Process(1, state="R", wchan="0", cpu=0.5, read=1 * MB))
+    machine.say("server_args={'model_path': 'x'}")
+    machine.run(175)
+    assert machine.standings == {Standing.HEALTHY}
+    assert told(machine.run(180)) == ("overdue", Standing.ACCUSED)
+    assert told(machine.run(250)) == ("overdue", Standing.CONVICTED)
+
+
+def test_gpus_that_spin_while_one_idles_accuse_its_rank() -> None:
+    ranks = [Process(10 + i, 1, state="R", wchan="0", cpu=1.0) for i in range(4)]
+    machine = Machine(Process(1), *ranks, expect="work")
+    machine.gpus = [gpu(i, procs=[{"pid": 10 + i, "mem": 1, "visible": True}]) for i in range(4)]
+    machine.run(30)
+    for i in range(3):
+        machine.gpus[i].update(util=100.0, power_w=126.0)
+    ranks[3].cpu, ranks[3].state, ranks[3].wchan = 0.0, "S", "hrtimer_nanosleep"
+    reading = machine.run(60)
+    assert told(reading) == ("spin", Standing.ACCUSED)
+    assert reading.suspects == (13,)
+    ranks[3].cpu = 0.9
+    reading = machine.run(60)
+    assert told(reading) == ("straggler", Standing.HEALTHY)
+    assert reading.suspects == (13,)
+
+
+def test_real_work_is_no_spin_whatever_the_utilisation() -> None:
+    machine = Machine(Process(1, state="R", wchan="0", cpu=1.0), expect="work")
+    machine.gpus = [gpu(0), gpu(1)]
+    machine.run(30)
+    machine.gpus = [gpu(0, 100.0, 141.0), gpu(1, 0.0, 121.0)]
+    machine.run(120)
+    assert machine.standings == {Standing.HEALTHY}
+
+
+def test_gpu_errors() -> None:
+    machine = Machine(Process(1, cpu=0.5))
+    machine.gpus = [gpu()]
+    machine.run(10)
+    machine.extra = {"xids": [{"gpu": 0, "xid": 79, "t": 1.0}]}
+    assert told(machine.run(1)) == ("xid", Standing.CONVICTED)
+    lost = Machine(Process(1, cpu=0.5))
+    lost.gpus = [gpu()]
+    lost.run(10)
+    lost.gpus[0]["state"] = "lost"
+    assert told(lost.run(20)) == ("gpu_lost", Standing.CONVICTED)
+    torn_down = Machine(Process(1, cpu=0.5))
+    torn_down.gpus = [gpu()]
+    torn_down.run(10)
+    torn_down.extra = {"xids": [{"gpu": 0, "xid": 45, "t": 1.0}]}
+    torn_down.run(1)
+    torn_down.extra = {}
+    assert told(torn_down.run(1)) == ("xid", Standing.ACCUSED)
+    assert torn_down.run(90).standing is Standing.HEALTHY
+
+
+def test_memory_and_space() -> None:
+    machine = Machine(Process(1, cpu=0.1), Process(2, 1, cpu=0.5))
+    machine.host = {"cgroup": {"oom_kills": 3}}
+    machine.run(10)
+    del machine.processes[1]
+    machine.host = {"cgroup": {"oom_kills": 4}}
+    assert told(machine.run(1)) == ("host_oom", Standing.CONVICTED)
+    full = Machine(Process(1, cpu=0.1))
+    full.host = {"shm": {"total": 64 << 20, "free": 0}}
+    assert told(full.run(15)) == ("shm_full", Standing.ACCUSED)
+    full.host = {"disks": {"/data": {"total": 1 << 40, "free": 4096, "inodes": 10, "inodes_free": 5}}}
+    assert told(full.run(15)) == ("disk_full", Standing.ACCUSED)
+
+
+def test_a_throttled_gpu_is_told_and_accuses_nobody() -> None:
+    machine = Machine(Process(1, cpu=1.0), expect="work")
+    machine.gpus = [gpu(0, 99.0, 650.0, reason_names=["hw thermal slowdown"])]
+    assert told(machine.run(80)) == ("throttled", Standing.HEALTHY)
+
+
+def test_what_the_log_says_outright() -> None:
+    machine = Machine(Process(1, cpu=0.1))
+    machine.say(READY)
+    machine.run(10)
+    machine.say("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+    assert told(machine.run(2)) == ("gpu_oom", Standing.ACCUSED)
+    machine.run(10)
+    machine.say("[2026-11-30 02:46:37] Decode batch, #running-req: 1, #token: 72")
+    assert machine.run(1).standing is Standing.HEALTHY
+
+
+# ---------------------------------------------------------------- probes
+
+
+def test_three_misses_convict_and_an_answer_acquits() -> None:
+    machine = Machine(Process(1, cpu=0.5))
+    machine.say(READY)
+    machine.run(10)
+    machine.answer(False, 20.0)
+    assert told(machine.run(1)) == ("unresponsive", Standing.ACCUSED)
+    machine.answer(False, 20.0)
+    assert machine.run(1).standing is Standing.ACCUSED
+    machine.answer(False, 20.0)
+    assert told(machine.run(1)) == ("unresponsive", Standing.CONVICTED)
+    machine.answer(True)
+    assert machine.run(1).standing is Standing.HEALTHY
+
+
+def test_two_misses_are_enough_where_nothing_moves() -> None:
+    machine = Machine(Process(1), Process(2, 1, **FUTEX))
+    machine.say(READY)
+    machine.run(30)
+    machine.answer(False, 20.0)
+    assert machine.run(30).standing is Standing.ACCUSED
+    machine.answer(False, 20.0)
+    assert told(machine.run(1)) == ("deadlock", Standing.CONVICTED)
+
+
+def test_one_miss_is_enough_beside_a_stopped_process() -> None:
+    machine = Machine(Process(1), Process(2, 1))
+    machine.say(READY)
+    machine.run(20)
+    machine.processes[1].state = "T"
+    machine.run(6)
+    machine.answer(False, 20.0)
+    assert told(machine.run(1)) == ("stopped", Standing.CONVICTED)
+
+
+def test_a_request_that_waits_behind_others_is_no_failure() -> None:
+    machine = Machine(Process(1, cpu=1.0))
+    machine.say(READY)
+
+    def ask(at: float) -> None:
+        if int(at) % 10 == 0:
+            machine.answer(True, 0.1, "counters", running=64.0, queued=900.0, forward_passes=10 * at)
+        if int(at) % 60 == 0:
+            machine.answer(False, 20.0)
+
+    machine.run(600, ask)
+    assert Standing.CONVICTED not in machine.standings
+    assert machine.readings[-1].state in ("serving", "unresponsive")
+
+
+def test_a_server_that_is_not_up_yet_owes_no_answer() -> None:
+    machine = Machine(Process(1, cpu=0.5, read=60 * MB))
+    machine.say(LOADING)
+    machine.run(100, lambda at: machine.answer(False, 0.01, "health"))
+    assert machine.standings == {Standing.HEALTHY}
+
+
+# ---------------------------------------------------------------- the watcher itself
+
+
+@pytest.mark.parametrize(
+    ("seconds", "extra"),
+    [(40.0, {}), (1.0, {"suspended_s": 3600.0}), (3.0, {"late": True}), (1.0, {"cost_ms": 9000.0})],
+)
+def test_who_was_blind_says_so_and_holds_the_clocks(seconds: float, extra: dict[str, Any]) -> None:
+    machine = Machine(Process(1, **FUTEX))
+    machine.say(LOADED)
+    machine.run(150)
+    before = machine.readings[-1].deadline
+    assert before is not None
+    machine.watch.sample({**machine.sample(seconds), **extra}, frozenset({1}))
+    reading = machine.watch.judge(machine.at)
+    assert told(reading) == ("unknown", Standing.UNKNOWN)
+    assert machine.run(4).standing is Standing.UNKNOWN
+    after = machine.run(3)
+    assert after.standing is Standing.HEALTHY
+    assert after.deadline is not None
+    assert after.deadline == pytest.approx(before + seconds, abs=1.1)
+    assert told(machine.run(60)) == ("deadlock", Standing.CONVICTED)
+
+
+def test_no_samples_is_not_health() -> None:
+    watch = Watch("server", expect="server")
+    assert watch.judge(5.0).standing is Standing.UNKNOWN
+    machine = Machine(Process(1, **STOPPED))
+    machine.run(20)
+    assert machine.watch.judge(machine.at + 30).standing is Standing.UNKNOWN
+    # The watcher sees others, but not those that it should see.
+    machine.watch.sample(machine.sample(), frozenset({99}))
+    assert machine.watch.judge(machine.at).standing is Standing.UNKNOWN
+
+
+def test_ended() -> None:
+    machine = Machine(Process(1), Process(2, 1))
+    machine.run(10)
+    machine.processes.clear()
+    assert told(machine.run(1)) == ("ended", Standing.HEALTHY)
+
+
+def test_limits_that_pass_well_are_learnt() -> None:
+    deadlines = Deadlines(job="sglang")
+    machine = Machine(Process(1, cpu=0.5, read=MB), deadlines=deadlines)
+    machine.say("server_args={'model_path': 'x'}")
+    machine.run(100)
+    machine.say("[2026-11-30 02:46:10] Init torch distributed begin.")
+    machine.run(5)
+    assert deadlines.of("importing").seconds == pytest.approx(500, abs=10)
+    # What was convicted teaches nothing.
+    machine.run(400)
+    machine.say(LOADING)
+    assert deadlines.of("connecting").source == "default"
+
+
+def test_drills_may_shorten_all_limits() -> None:
+    machine = Machine(Process(1, **FUTEX), deadlines=Deadlines(scale=0.1))
+    machine.say(LOADED)
+    assert told(machine.run(25)) == ("deadlock", Standing.CONVICTED)
+
+
+def test_unasked_quiet_of_work_is_a_fault_after_five_minutes() -> None:
+    machine = Machine(Process(1, **FUTEX), expect="work")
+    assert told(machine.run(290)) == ("deadlock", Standing.ACCUSED)
+    assert told(machine.run(20)) == ("deadlock", Standing.CONVICTED)
+
+
+def test_every_reading_names_a_state_that_is_explained() -> None:
+    for name, kind in STATES.items():
+        assert kind.title
+        assert kind.explanation
+        assert kind.healthy or kind.kind == "unknown" or kind.remedies, name
+        assert kind.convict_s is None or kind.accuse_s is not None
+
+
+# ---------------------------------------------------------------- anything may come
+
+_JUNK = st.one_of(
+    st.none(), st.booleans(), st.text(max_size=8), st.floats(), st.integers(-(2**70), 2**70), st.just([]), st.just({}),
+    st.lists(st.none(), max_size=2), st.just(math.nan),
+)  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_garbled_samples_raise_nothing_and_convict_nobody(data: st.DataObject) -> None:
+    machine = Machine(Process(1, cpu=0.3, wakeups=10.0), Process(2, 1, cpu=1.0, read=MB), expect="server")
+    machine.gpus = [gpu(0, 30.0, 300.0), gpu(1, 31.0, 310.0)]
+    machine.host = {"shm": {"total": 1 << 34, "free": 1 << 33}, "cgroup": {"oom_kills": 1}, "psi": {}, "disks": {}}
+    machine.say(READY)
+    for _ in range(20):
+        sample = machine.sample()
+        for _ in range(data.draw(st.integers(0, 4))):
+            target: Any = data.draw(
+                st.sampled_from([sample, *sample["procs"], *sample["gpu"], sample["host"]])
+                if isinstance(sample.get("procs"), list) and isinstance(sample.get("gpu"), list)
+                else st.just(sample)
+            )
+            if isinstance(target, dict) and target:
+                target[data.draw(st.sampled_from(sorted(target)))] = data.draw(_JUNK)
+        machine.watch.sample(sample, frozenset({1, 2}))
+        reading = machine.watch.judge(machine.at)
+        assert reading.standing is not Standing.CONVICTED
+        assert reading.state in STATES
+        assert reading.as_json()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.text(max_size=6), _JUNK, max_size=6), st.text(max_size=200), st.floats(allow_nan=False))
+def test_nothing_that_is_said_raises(sample: dict[str, Any], line: str, at: float) -> None:
+    watch = Watch("x", expect="work")
+    watch.sample({"mono": 1.0, **sample}, frozenset({1}))
+    watch.line("log", line, 1.0)
+    watch.progress(line, 2.0)
+    watch.fact(line, line, 2.0)
+    watch.probe(Probe(line[:5], 1.0, False, 1.0, line))
+    assert watch.judge(at).state in STATES
