@@ -1,16 +1,15 @@
 """What does `eagle3ops watch` print? A line when the state changes; at a conviction what shows it and what to do."""
 
 import asyncio
-import importlib
 import json as jsonlib
 import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from eagle3ops import locations
 from eagle3ops.commands.output import when, write
@@ -18,17 +17,23 @@ from eagle3ops.errors import Eagle3opsError, ExitCode, RequestError
 from eagle3ops.runs.directory import find_run
 from eagle3ops.runs.redact import redact, redact_data
 from eagle3ops.watchdog.aside import StillBusy, call_aside
+from eagle3ops.watchdog.deadlines import Deadlines
 from eagle3ops.watchdog.guard import Guard
 from eagle3ops.watchdog.incident import Incident
 from eagle3ops.watchdog.logs import Tails
+from eagle3ops.watchdog.phases import PHASES
 from eagle3ops.watchdog.probes import Prober
 from eagle3ops.watchdog.state import Reading, Standing, Subject
 from eagle3ops.watchdog.subject import Finder, PidFinder, RunFinder, UrlFinder
+from eagle3ops.watchdog.watch import Expect, Watch
 from eagle3ops.words import human_seconds, plain
 
 TOKEN_VARIABLE = "EAGLE3OPS_WATCH_TOKEN"
 """Holds the key of a server that wants one; never an argument, which everybody on the machine could read."""
 _FIND_S = 30.0
+QUIET_S = 60.0
+"""A stage that has reported progress so recently shows by itself that its server works: it is not asked for a token."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,6 @@ def _deadlines(given: list[str]) -> dict[str, float]:
     Raises:
         RequestError: it is no such thing, or there is no such phase.
     """
-    phases = _part("phases").PHASES
     found: dict[str, float] = {}
     for text in given:
         phase, _, number = text.partition("=")
@@ -81,10 +85,10 @@ def _deadlines(given: list[str]) -> dict[str, float]:
             seconds = float(number)
         except ValueError:
             seconds = -1.0
-        if phase not in phases or not 0 <= seconds < 1e8:
+        if phase not in PHASES or not 0 <= seconds < 1e8:
             raise RequestError(
                 f"--deadline {plain(text)!r}: it takes a phase and seconds, such as loading=1800",
-                remedy=f"phases: {', '.join(phases)}",
+                remedy=f"phases: {', '.join(PHASES)}",
             )
         found[phase] = seconds
     return found
@@ -130,6 +134,7 @@ class _OneStage:
     def __init__(self, finder: RunFinder, stage: str) -> None:
         self._finder, self._stage = finder, stage
         self._gone = 0
+        self._progress_at = time.monotonic()
 
     def __call__(self) -> Subject:
         subject = self._finder()
@@ -141,10 +146,17 @@ class _OneStage:
         return self._finder.over() or self._gone >= 2
 
     def progress(self) -> list[tuple[str, float]]:
-        return self._finder.progress()
+        told = self._finder.progress()
+        if told:
+            self._progress_at = time.monotonic()
+        return told
+
+    def quiet(self) -> bool:
+        """Has the stage reported no progress for a while?"""
+        return time.monotonic() - self._progress_at > QUIET_S
 
 
-async def _aside(work: Any) -> Any:
+async def _aside(work: Callable[[], T]) -> T:
     try:
         return await call_aside(work, "looking for its processes", _FIND_S)
     except StillBusy as error:
@@ -153,17 +165,16 @@ async def _aside(work: Any) -> Any:
         ) from error
 
 
-async def _guard(asked: Asked, finder: Finder, subject: Subject, evidence: Path, *, expect: str) -> int:
-    deadlines = _part("deadlines").Deadlines.load(
-        locations.state_folder() / "deadlines.json", given=asked.deadlines, job=subject.stage
-    )
+async def _guard(asked: Asked, finder: Finder, subject: Subject, evidence: Path, *, expect: Expect) -> int:
+    deadlines = Deadlines.load(locations.state_folder() / "deadlines.json", given=asked.deadlines, job=subject.stage)
     report = _Report(asked.json)
     report.begin(subject, asked.logs)
     token = os.environ.get(TOKEN_VARIABLE)
+    quiet = finder.quiet if isinstance(finder, _OneStage) else lambda: True
     guard = Guard(
         finder,
-        _part("watch").Watch(subject.name, deadlines=deadlines, expect=expect),
-        (lambda url: Prober(url, token=token)) if asked.probe else None,
+        Watch(subject.name, deadlines=deadlines, expect=expect),
+        (lambda url: Prober(url, token=token, may_ask=quiet)) if asked.probe else None,
         Tails(asked.logs),
         on_reading=report.reading,
         on_incident=report.incident,
@@ -176,10 +187,6 @@ async def _guard(asked: Asked, finder: Finder, subject: Subject, evidence: Path,
     report.end(guard)
     convicted = reading is not None and reading.standing is Standing.CONVICTED
     return int(ExitCode.WATCHDOG if convicted else ExitCode.DONE)
-
-
-def _part(name: str) -> Any:
-    return importlib.import_module(f"eagle3ops.watchdog.{name}")
 
 
 @dataclass(slots=True)
@@ -210,10 +217,12 @@ class _Report:
         key = (reading.state, reading.standing.value, reading.phase)
         if key == self._last:
             return
-        self._last = key
+        first, self._last = not self._last, key
         if self.json:
             self._write({"type": "reading", "t": round(time.time(), 3), **reading.as_json()})
             return
+        if first and reading.standing is Standing.UNKNOWN:
+            return  # nothing has been seen yet, which goes without saying
         since = human_seconds(max(0.0, reading.at - reading.since))
         phase = f" ({reading.phase})" if reading.phase and reading.phase != reading.state else ""
         left = ""

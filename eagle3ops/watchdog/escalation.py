@@ -17,6 +17,7 @@ from eagle3ops.runs.redact import redact, redact_data
 from eagle3ops.watchdog.aside import call_aside
 from eagle3ops.watchdog.incident import MOST, Evidence, Incident, Remedy, from_json, incident_id, remedy_from
 from eagle3ops.watchdog.state import Reading, Standing, Subject
+from eagle3ops.watchdog.states import STATES
 
 ACCUSED_AGAIN_S = 600.0
 """One state that comes and goes is not collected for more often than this."""
@@ -227,10 +228,10 @@ def incident_of(
         over: it no longer stands.
         more: what collecting the evidence has shown; it comes first.
     """
-    kind = _kind(reading.state)
+    kind = STATES.get(reading.state)
     run = subject.run_dir.name if subject.run_dir is not None else ""
     shown = (*more, *(Evidence(signal.words) for signal in reading.signals if signal.words))
-    remedies = tuple(remedy_from(str(words)) for words in getattr(kind, "remedies", ()) or ())
+    remedies = tuple(map(remedy_from, kind.remedies)) if kind is not None else ()
     incident = Incident(
         id=incident_id(subject.name, reading.state, int(first)),
         kind=reading.state,
@@ -241,7 +242,7 @@ def incident_of(
         run=run,
         stage=subject.stage,
         over=over,
-        explanation=str(getattr(kind, "explanation", "") or ""),
+        explanation=kind.explanation if kind is not None else "",
         evidence=shown[:MOST],
         remedies=remedies[: MOST - 1],
     )
@@ -249,12 +250,6 @@ def incident_of(
     clean = from_json(redact_data(incident.as_json()))
     assert clean is not None
     return clean
-
-
-def _kind(state: str) -> Any:
-    with suppress(ImportError, AttributeError):
-        return importlib.import_module("eagle3ops.watchdog.states").STATES.get(state)
-    return None
 
 
 def _collector() -> Collect | None:

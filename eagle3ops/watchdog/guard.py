@@ -126,6 +126,7 @@ class Guard:
         self._sampled_at: float | None = None
         self._looked_at: float | None = None
         self._was_late = False
+        self._ended_at: float | None = None
         self._logs: tuple[Path, ...] = ()
         self._finding = Aside(self._find_now, "looking for its processes")
         self._reading_logs = Aside(self._read_logs, "reading its logs")
@@ -148,7 +149,7 @@ class Guard:
                 await self._look()
                 if feed is None and self.subject is not None:
                     feed = asyncio.create_task(self._feed(self.subject))
-                if self.ended or (self._until is not None and self._clock() >= self._until):
+                if self._has_ended() or (self._until is not None and self._clock() >= self._until):
                     break
                 due = max(due + INTERVAL_S, self._clock())
                 wake = due if self._until is None else min(due, self._until)
@@ -158,6 +159,16 @@ class Guard:
             return self.reading
         finally:
             await self._wind_up(feed)
+
+    def _has_ended(self) -> bool:
+        """Has it, and was that judged by a sample in which nothing of it is left?"""
+        if not self.ended:
+            self._ended_at = None
+            return False
+        now = self._clock()
+        self._ended_at = self._ended_at if self._ended_at is not None else now
+        seen = self._sampled_at is not None and self._sampled_at > self._ended_at
+        return seen or now - self._ended_at > BLIND_S / 2
 
     async def _wind_up(self, feed: "asyncio.Task[None] | None") -> None:
         self._finding.close()

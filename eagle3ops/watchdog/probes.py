@@ -46,6 +46,8 @@ class Prober:
         url: where it answers: `http://127.0.0.1:30000`.
         kind: what it is; empty: it is asked. "http" is any server: only whether it answers at all is known.
         token: for an `Authorization: Bearer` header, where the server wants one.
+        may_ask: may it be asked for a token now? One among the requests of a stage changes which of them are computed
+            together, and so, by rounding, what they come to; and a benchmark would count it.
         scale: the limits of health and tokens are multiplied by it.
         clock: monotonic seconds, the clock of the samples.
     """
@@ -56,6 +58,7 @@ class Prober:
         kind: Kind = "",
         *,
         token: str | None = None,
+        may_ask: Callable[[], bool] = lambda: True,
         scale: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,6 +72,7 @@ class Prober:
         self.moved_at: float | None = None
         """When the number of forward passes last grew."""
         self.scale = scale
+        self._may_ask = may_ask
         self._clock = clock
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
@@ -77,8 +81,8 @@ class Prober:
 
     @property
     def generates(self) -> bool:
-        """Can it be asked for a token, as far as is known?"""
-        return self.kind not in ("", "http") and not self._refuses
+        """Can it be asked for a token now, as far as is known?"""
+        return self.kind not in ("", "http") and not self._refuses and self._may_ask()
 
     async def close(self) -> None:
         """End the connections."""
@@ -139,6 +143,7 @@ class Prober:
                     facts |= parse_load(_json(body))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             if not facts:
+                self.counted = {}
                 return self._probe("counters", began, None, f"/metrics: {_reason(error)}")
         now = self._clock()
         before = self.counted.get("forward_passes")

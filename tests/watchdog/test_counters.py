@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.engines.reference.answers import Counters, metrics
+from eagle3ops.engines.reference.answers import metrics
+from eagle3ops.engines.reference.counters import Counters
 from eagle3ops.watchdog.counters import parse_load, parse_metrics
 
 JSON = st.recursive(

@@ -69,6 +69,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten looks a second."""
     monkeypatch.setattr(guards, "INTERVAL_S", 0.1)
     monkeypatch.setattr(guards, "LATE", 50)
+    monkeypatch.setattr(guards, "BLIND_S", 2.0)
 
 
 @pytest.fixture
