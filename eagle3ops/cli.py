@@ -130,6 +130,13 @@ def build_parser() -> ArgumentParser:
     _add_drill(commands, common)
     _add_watch(commands, common)
     _add_drafters(commands, common)
+    _add_layers(commands)
+    lint = commands.add_parser("lint", help="what is wrong with a drafter's checkpoint, for a target and an engine")
+    lint.add_argument("drafter", help="folder of the checkpoint")
+    lint.add_argument("--target", required=True, metavar="DIR", help="folder of the target, with its config.json")
+    lint.add_argument("--engine", required=True, help="sglang, vllm or reference")
+    lint.add_argument("--engine-version", metavar="V", help="such as 0.5.14")
+    lint.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
     _add_telemetry(commands, common)
@@ -202,6 +209,20 @@ def _add_drafters(commands: "_SubParsersAction[ArgumentParser]", common: Argumen
         command.add_argument("--reason", metavar="TEXT", help="why; it is recorded")
     for command in (show, back):
         command.add_argument("target", nargs="?", help="its name, or the beginning of its fingerprint")
+
+
+def _add_layers(commands: "_SubParsersAction[ArgumentParser]") -> None:
+    layers = commands.add_parser("layers", help="which tensors an engine will really capture for a drafter")
+    layers.add_argument("--engine", required=True, help="sglang, vllm, reference, or a trainer")
+    layers.add_argument("--engine-version", metavar="V", help="such as 0.5.14")
+    layers.add_argument("--model-class", metavar="C", default="*", help="of the target: LlamaForCausalLM ...")
+    layers.add_argument("--num-layers", type=_count, metavar="N", required=True, help="of the target")
+    layers.add_argument("--ids", metavar="I,J,K", help="as the drafter's config writes them (--ids=-1,14 for a minus)")
+    layers.add_argument(
+        "--key-at", choices=("nested", "top"), help="where its config holds them; else where they are read"
+    )
+    layers.add_argument("--runner", choices=("v1", "v2"), help="vLLM's model runner, where the answer depends on it")
+    layers.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
 
 
 def _add_hosts(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
@@ -379,6 +400,14 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import drafters
 
         return drafters.drafters(args, root, host, json=json)
+    if args.command == "layers":
+        from eagle3ops.commands import layers
+
+        return layers.layers(args, json=json)
+    if args.command == "lint":
+        from eagle3ops.commands import lint
+
+        return lint.lint(args, json=json)
     if args.command == "hosts":
         from eagle3ops.commands import hosts
 
@@ -421,7 +450,7 @@ def _refuse_job_options(args: Namespace) -> None:
                 f"--{option} belongs to --job NAME, not to the command `{args.command}`",
                 remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
             )
-    here_only = ("spec", "hosts", "telemetry", "agent", "config", "watch", "drill")
+    here_only = ("spec", "hosts", "telemetry", "agent", "config", "watch", "drill", "layers", "lint")
     if getattr(args, "host", None) and args.command in here_only:
         raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:

@@ -17,7 +17,7 @@ from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import TargetInfo, read_target_info
 
 if TYPE_CHECKING:
-    from eagle3ops.bench.report import Accept, Check, Figure, ReportData, Series, StageLine, Table, Timing
+    from eagle3ops.bench.report_data import Accept, Check, Figure, ReportData, Series, StageLine, Table, Timing
 
 
 class ReportSpec(StageSpec):
@@ -34,7 +34,12 @@ class Report(Job):
     Spec: ClassVar[type[StageSpec]] = ReportSpec
     needs: ClassVar[tuple[str, ...]] = ("fetch", "generate", "extract", "train", "serve", "verify", "bench")
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
-    code: ClassVar[tuple[str, ...]] = ("eagle3ops.jobs.report", "eagle3ops.bench.report", "eagle3ops.bench.plots")
+    code: ClassVar[tuple[str, ...]] = (
+        "eagle3ops.jobs.report",
+        "eagle3ops.bench.report",
+        "eagle3ops.bench.report_data",
+        "eagle3ops.bench.plots",
+    )
 
     def plan(self, ctx: PlanContext) -> Plan:
         """Reads what the other stages left."""
@@ -56,7 +61,7 @@ class Report(Job):
 
 def gather(ctx: Context, spec: ReportSpec) -> "ReportData":
     """All that a report shows, from the outputs of the stages and the run's own record."""
-    from eagle3ops.bench.report import ReportData
+    from eagle3ops.bench.report_data import ReportData
 
     run = RunDirectory(ctx.run_dir)
     summary = loaded(ctx.inputs["generate"] / "summary.json")
@@ -92,7 +97,7 @@ def loaded(path: Path) -> dict[str, Any]:
 
 def headline(bench: dict[str, Any], verdict: dict[str, Any]) -> "tuple[Figure, ...]":
     """The numbers a reader looks for first."""
-    from eagle3ops.bench.report import Figure
+    from eagle3ops.bench.report_data import Figure
 
     timing, served = bench["timing"], bench["accept"]
     shown = [
@@ -112,7 +117,7 @@ def headline(bench: dict[str, Any], verdict: dict[str, Any]) -> "tuple[Figure, .
 
 def checks(run: RunDirectory) -> "tuple[Check, ...]":
     """The verdicts of this run, the last one of each name."""
-    from eagle3ops.bench.report import Check
+    from eagle3ops.bench.report_data import Check
 
     found = {}
     for event in run.reader().read():
@@ -125,7 +130,7 @@ def checks(run: RunDirectory) -> "tuple[Check, ...]":
 
 def stage_lines(run: RunDirectory) -> "tuple[StageLine, ...]":
     """How each stage went, as far as the run's record knows at this moment."""
-    from eagle3ops.bench.report import StageLine
+    from eagle3ops.bench.report_data import StageLine
 
     return tuple(
         StageLine(
@@ -140,7 +145,7 @@ def stage_lines(run: RunDirectory) -> "tuple[StageLine, ...]":
 
 def curves(path: Path) -> "tuple[tuple[Series, ...], tuple[Series, ...]]":
     """Loss and accuracy over the optimiser steps, one curve for each draft step of training."""
-    from eagle3ops.bench.report import Series
+    from eagle3ops.bench.report_data import Series
 
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -157,7 +162,7 @@ def curves(path: Path) -> "tuple[tuple[Series, ...], tuple[Series, ...]]":
 
 def accept(record: dict[str, Any]) -> "tuple[Accept, ...]":
     """Served against predicted."""
-    from eagle3ops.bench.report import Accept
+    from eagle3ops.bench.report_data import Accept
 
     return (
         Accept(
@@ -172,7 +177,7 @@ def accept(record: dict[str, Any]) -> "tuple[Accept, ...]":
 
 def timings(record: dict[str, Any]) -> "tuple[Timing, ...]":
     """Every setting beside the baseline."""
-    from eagle3ops.bench.report import Timing
+    from eagle3ops.bench.report_data import Timing
 
     shown = []
     for label, row in record["settings"].items():
@@ -194,7 +199,7 @@ def timings(record: dict[str, Any]) -> "tuple[Timing, ...]":
 
 def wiring_tables(verdict: dict[str, Any]) -> "tuple[Table, ...]":
     """One table for the stored features and one for the engine: what each segment should hold and what it holds."""
-    from eagle3ops.bench.report import Table
+    from eagle3ops.bench.report_data import Table
 
     columns = (
         "segment",
@@ -227,7 +232,7 @@ def wiring_tables(verdict: dict[str, Any]) -> "tuple[Table, ...]":
 
 def equality_tables(bench: dict[str, Any]) -> "tuple[Table, ...]":
     """Outputs with and without the drafter, in float32 and in the served dtype."""
-    from eagle3ops.bench.report import Table
+    from eagle3ops.bench.report_data import Table
 
     tables = []
     if same := bench.get("equality"):
@@ -251,7 +256,7 @@ def facts(
     ctx: Context, info: TargetInfo, summary: dict[str, Any], training: dict[str, Any], run: RunDirectory
 ) -> "tuple[Table, ...]":
     """What ran on what."""
-    from eagle3ops.bench.report import Table
+    from eagle3ops.bench.report_data import Table
 
     engine = ctx.pipeline.engine
     extracted = loaded(ctx.inputs["extract"] / "heldout" / "header.json")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from eagle3ops.bench.report import Accept, Series, Timing
+    from eagle3ops.bench.report_data import Accept, Series, Timing
 
 _INK, _QUIET = "#010203", "#040506"
 _HUES = ("#010a01", "#010a02", "#010a03", "#010a04", "#010a05", "#010a06", "#010a07")

@@ -23,7 +23,7 @@ def config(args: Namespace, *, json: bool) -> int:
         sys.stdout.write(f"{settings.config_file()}\n")
         return ExitCode.DONE
     if args.config_command == "schema":
-        from eagle3ops.settings_file import json_schema
+        from eagle3ops.settings.file import json_schema
 
         schema = json_schema()
         # Looked up at run time: only the console knows its actions and themes.

@@ -8,22 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3ops.bench.report import (
-    Accept,
-    Check,
-    Figure,
-    ReportData,
-    Series,
-    StageLine,
-    Table,
-    Timing,
-    duration,
-    escape_markdown,
-    fenced,
-    render_html,
-    render_markdown,
-    write_report,
-)
+from eagle3ops.bench.report import duration, escape_markdown, fenced, render_html, render_markdown, write_report
+from eagle3ops.bench.report_data import Accept, Check, Figure, ReportData, Series, StageLine, Table, Timing
 
 FULL = ReportData(
     title="smollm2-135m-instruct with an EAGLE-3 drafter",

@@ -173,7 +173,7 @@ def _sample(at: int) -> dict[str, Any]:
 def _host(at: int) -> dict[str, Any]:
     pressure = {"some": {"avg10": 0.4, "avg60": 0.3, "avg300": 0.2}}
     return {
-        "mono": mono,
+        "mono": 1000.0 + at / HZ,
         "load": [9.1, 8.7, 8.2],
         "cpu": {"count": 128},
         "memory": {"total": 2 * 2**40, "free": 2**40, "available": int(1.4 * 2**40)},

@@ -18,6 +18,14 @@ def all_reduce() -> None:
     time.sleep(1e6)
 
 
+class FileBaton:
+    """As torch waits while another process builds an extension."""
+
+    def wait(self, path: str) -> None:
+        while os.path.exists(path):
+            time.sleep(0.1)
+
+
 def deadlock() -> None:
     first, second = threading.Lock(), threading.Lock()
     ready = threading.Barrier(2)
@@ -65,6 +73,8 @@ def main(what: str, *arguments: str) -> None:
         say("ready")
         time.sleep(1e6)
     say("ready")
+    if what == "wait-baton":
+        FileBaton().wait(arguments[0])
     if what == "all_reduce":
         all_reduce()
     time.sleep(1e6)

@@ -96,6 +96,8 @@ def test_a_stopped_process_is_named_and_stays_stopped(start: Start, tmp_path: Pa
     dossier = collect(subject(process), tmp_path / "e", intrusive=True, apart_s=0.1)
     assert "stopped by a signal (state T)" in words(dossier)
     assert dossier.suspects == (process.pid,)
+    # Where it was stopped is chance.
+    assert (dossier.stopped, dossier.fingerprint) == ((process.pid,), ())
     # Its stack is read all the same, without touching it.
     assert "main (" in (tmp_path / f"e/stacks-1/{process.pid}.txt").read_text()
     after = read_stat(process.pid)
@@ -192,6 +194,31 @@ def test_locks_held_waited_for_and_left_over(start: Start, tmp_path: Path, monke
     os.kill(builder.pid, signal.SIGKILL)
     until(lambda: (one := read_stat(builder.pid)) is None or one.state == "Z")
     assert [lock.stale for lock in examine([tmp_path / "b/lock"])] == [True]
+
+
+def test_an_old_lock_is_stale_only_when_somebody_waits_for_one(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "CONTAINER_QUIET_S", -1.0)
+    (tmp_path / "caches").mkdir()
+    lock = tmp_path / "caches/lock"
+    lock.touch()
+
+    def found(process: ProcessId, state: str, *, intrusive: bool) -> Dossier:
+        reading = Reading(state=state, standing=Standing.ACCUSED, since=0.0, at=1.0)
+        group = Subject(name="test", processes=(process,), caches=(lock.parent,))
+        return collect(group, tmp_path / "e", reading=reading, intrusive=intrusive, apart_s=0.1)
+
+    busy = start("sleep")
+    (one,) = found(busy, "deadlock", intrusive=True).locks
+    assert (one.stale, one.proof.startswith("left over, but nothing shows that anybody waits")) == (False, True)
+    # The signals of the watchdog say so, or the stack does.
+    assert found(busy, "stale_lock", intrusive=False).locks[0].stale
+    waiting = start("wait-baton", str(lock))
+    dossier = found(waiting, "deadlock", intrusive=True)
+    assert dossier.locks[0].stale
+    assert "waits for a lock file to go away" in words(dossier)
+    assert f"stale lock {lock}" in words(dossier)
 
 
 def test_a_lock_that_a_child_inherited_is_held(tmp_path: Path) -> None:

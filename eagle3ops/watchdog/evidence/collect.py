@@ -6,11 +6,11 @@ a step that fails leaves a line in the dossier, and no step keeps the next one f
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.runs.redact import redact, secret_arguments, secret_values
+from eagle3ops.runs.redact import secret_arguments, secret_values
 from eagle3ops.telemetry.procfs import TICKS_PER_S
 from eagle3ops.watchdog.evidence import (
     flight,
@@ -24,23 +24,22 @@ from eagle3ops.watchdog.evidence import (
     tails,
     waits,
 )
-from eagle3ops.watchdog.evidence.dossier import MANIFEST, Dossier, Step, safe_name, set_aside
+from eagle3ops.watchdog.evidence.book import Book
+from eagle3ops.watchdog.evidence.dossier import Dossier, safe_name
 from eagle3ops.watchdog.evidence.locks import LockFile
 from eagle3ops.watchdog.evidence.patience import ask_each, ask_once
 from eagle3ops.watchdog.evidence.stacks import Cluster, Dump
-from eagle3ops.watchdog.evidence.writer import Writer
 from eagle3ops.watchdog.incident import Evidence
 from eagle3ops.watchdog.state import Reading, Subject
 from eagle3ops.words import human_seconds, plain
 
-SCHEMA = 1
 MOST_PROCESSES = 512
 MOST_SPIED = 64
 MOST_NATIVE = 8
+STACKS_SHARE = 0.4
+"""Of the time, kept for the stacks."""
 APART_S = 3.0
 """Between the two looks at the stacks: long enough for whatever moves to have moved."""
-MOST_FINDINGS = 40
-_ENOUGH_S = 0.3
 
 
 def collect(
@@ -67,7 +66,7 @@ def collect(
     return _Collection(subject, folder, reading, sample, limit_s).run(intrusive=intrusive, apart_s=apart_s)
 
 
-class _Collection:
+class _Collection(Book):
     def __init__(
         self,
         subject: Subject,
@@ -76,67 +75,45 @@ class _Collection:
         sample: Mapping[str, Any] | None,
         limit_s: float,
     ) -> None:
-        self.subject, self.folder, self.reading, self.sample = subject, folder, reading, sample
-        self.began = time.monotonic()
-        self.until = self.began + limit_s
-        self.writer: Writer | None = None
-        self.steps: list[Step] = []
+        super().__init__(subject.name, folder, limit_s)
+        self.subject, self.reading, self.sample = subject, reading, sample
         self.processes: list[dict[str, Any]] = []
-        self.names: dict[int, str] = {}
-        self.findings: list[tuple[int, Evidence]] = []
-        """(rank, finding): the smaller, the more telling."""
-        self.suspects: list[tuple[int, int]] = []
+        """`procfs.details` of each."""
         self.locks: list[LockFile] = []
+        self.left_over: list[LockFile] = []
+        """Locks that would be stale if anybody waited for them."""
         self.clusters: list[Cluster] = []
 
     def run(self, *, intrusive: bool, apart_s: float) -> Dossier:
-        def prepare() -> Writer:
-            set_aside(self.folder)
-            return Writer(self.folder)
-
-        prepared = ask_once(prepare, limit_s=10.0)
-        self.writer = prepared.value
-        if self.writer is None:
-            self.steps.append(
-                Step(name="folder", what="where the evidence goes", took_s=0.0, missing=(prepared.missing,))
-            )
+        self.open()
+        # However much of the rest does not answer, the stacks are taken.
+        self.kept_s = STACKS_SHARE * (self.until - self.began) if intrusive else 0.0
         # The processes first: what is secret in their environment is masked in everything that is written after.
-        self._step("processes", "what the kernel says about each process and thread", self._processes, 15.0)
-        self._step("reading", "what the watchdog holds of them, and the last sample", self._reading, 5.0)
-        self._step("logs", "how each log ends", self._logs, 10.0)
-        self._step("sockets", "TCP connections of the processes", self._sockets, 5.0)
-        self._step("locks", "lock files of compilations and downloads", self._locks, 10.0)
-        self._step("gpus", "the GPUs and who is on them", self._gpus, 10.0)
-        self._step("host", "memory, pressure, space, shared memory", self._host, 8.0)
-        self._step("kernel", "the kernel's last messages", self._kernel, 4.0)
-        self._step("flight", "NCCL's flight recorder, matched over the ranks", self._flight, 30.0)
+        self.step("processes", "what the kernel says about each process and thread", self._processes, 15.0)
+        self.step("reading", "what the watchdog holds of them, and the last sample", self._reading, 5.0)
+        self.step("logs", "how each log ends", self._logs, 10.0)
+        self.step("sockets", "TCP connections of the processes", self._sockets, 5.0)
+        self.step("locks", "lock files of compilations and downloads", self._locks, 10.0)
+        self.step("gpus", "the GPUs and who is on them", self._gpus, 10.0)
+        self.step("host", "memory, pressure, space, shared memory", self._host, 8.0)
+        self.step("kernel", "the kernel's last messages", self._kernel, 4.0)
+        self.step("flight", "NCCL's flight recorder, matched over the ranks", self._flight, 30.0)
+        self.kept_s = 0.0
         if intrusive:
-            self._step(
+            self.step(
                 "stacks", "stacks of the Python processes, twice", lambda until: self._stacks(until, apart_s), 45.0
             )
-        return self._finish(intrusive=intrusive)
-
-    def _step(self, name: str, what: str, take: Callable[[float], list[str]], limit_s: float) -> None:
-        """Do one part. It returns what is missing; whatever it raises is missing, too."""
-        began = time.monotonic()
-        before = list(self.writer.files) if self.writer else []
-        missing: list[str] = []
-        if self.until - began < _ENOUGH_S:
-            missing = ["no time was left for it"]
-        else:
-            try:
-                missing = take(min(began + limit_s, self.until))
-            except Exception as error:  # noqa: BLE001 - half the evidence is better than none
-                missing = [f"{type(error).__name__}: {error}"[:300]]
-        files = [file for file in self.writer.files if file not in before] if self.writer else []
-        self.steps.append(
-            Step(
-                name=name,
-                what=what,
-                took_s=time.monotonic() - began,
-                files=tuple(files),
-                missing=tuple(self._clean(words) for words in missing),
-            )
+        files, findings, suspects, took = self.finish(intrusive=intrusive)
+        return Dossier(
+            folder=self.folder,
+            files=files,
+            findings=findings,
+            suspects=suspects,
+            locks=tuple(self.locks),
+            clusters=tuple(self.clusters),
+            stopped=tuple(facts["pid"] for facts in self.processes if facts["state"] in "Tt"),
+            steps=tuple(self.steps),
+            took_s=took,
         )
 
     def _processes(self, until: float) -> list[str]:
@@ -161,25 +138,23 @@ class _Collection:
             self.writer.know(secrets)
             told = [procfs.shown(facts) for facts in self.processes]
             environments = {str(facts["pid"]): facts.pop("environment") for facts in told}
-            missing += self._json("processes.json", told)
-            missing += self._json("environment.json", environments)
+            missing += self.json("processes.json", told)
+            missing += self.json("environment.json", environments)
         found, suspects = waits.findings(self.processes, self.names)
-        self._tell(1, found)
-        self._suspect(2, suspects)
+        self.tell(1, found)
+        self.suspect(2, suspects)
         for lost in (words for words in missing if "no answer within" in words):
-            self._tell(1, [Evidence(f"{lost}: /proc does not answer for it, its memory map is locked")])
+            self.tell(1, [Evidence(f"{lost}: /proc does not answer for it, its memory map is locked")])
         return missing
 
     def _reading(self, until: float) -> list[str]:
         missing = []
         if self.reading is not None:
-            missing += self._json("reading.json", self.reading.as_json())
-            self._suspect(3, list(self.reading.suspects))
+            missing += self.json("reading.json", self.reading.as_json())
+            self.suspect(3, list(self.reading.suspects))
         else:
             missing.append("no reading was given")
-        return missing + (
-            self._json("sample.json", self.sample) if self.sample is not None else ["no sample was given"]
-        )
+        return missing + (self.json("sample.json", self.sample) if self.sample is not None else ["no sample was given"])
 
     def _logs(self, until: float) -> list[str]:
         logs = list(dict.fromkeys(self.subject.logs))[: tails.MOST_LOGS]
@@ -190,8 +165,8 @@ class _Collection:
             if tail is None:
                 missing.append(f"{path}: {answer.missing}")
                 continue
-            names.append(safe_name(self._clean(tail.name), names))
-            missing += self._text(f"logs/{names[-1]}.txt", tail.text)
+            names.append(safe_name(self.clean(tail.name), names))
+            missing += self.text(f"logs/{names[-1]}.txt", tail.text)
             index.append(
                 {"log": str(path), "file": f"logs/{names[-1]}.txt", "offset": tail.offset, "size": tail.size,
                  "spoke_s": round(tail.spoke_s, 1)}
@@ -199,15 +174,15 @@ class _Collection:
         spoken = sorted((answer.value for answer in answers if answer.value), key=lambda one: one.spoke_s)
         for tail in spoken[:4]:
             words = f"{tail.name} was last written {human_seconds(tail.spoke_s)} ago: {plain(tail.last)[:300]}"
-            self._tell(5, [Evidence(words, tail.name, tail.last_offset)])
-        return missing + (self._json("logs.json", index) if logs else ["no log is known"])
+            self.tell(5, [Evidence(words, tail.name, tail.last_offset)])
+        return missing + (self.json("logs.json", index) if logs else ["no log is known"])
 
     def _sockets(self, until: float) -> list[str]:
         answer = ask_once(lambda: sockets.of_processes(self.processes), limit_s=until - time.monotonic())
         if answer.value is None:
             return [answer.missing]
-        self._tell(3, sockets.findings(answer.value, self.names))
-        return self._json("sockets.json", answer.value)
+        self.tell(3, sockets.findings(answer.value, self.names))
+        return self.json("sockets.json", answer.value)
 
     def _locks(self, until: float) -> list[str]:
         environments = [facts["_environment"] for facts in self.processes] or [dict(os.environ)]
@@ -218,13 +193,17 @@ class _Collection:
         missing = [f"{place}: {answer.missing}" for place, answer in zip(folders, asked, strict=True) if answer.missing]
         examined = ask_once(lambda: locks.examine(paths), limit_s=max(0.1, until - time.monotonic()))
         self.locks = examined.value or []
+        if self.reading is not None and self.reading.state != "stale_lock":
+            # Old locks lie about in many caches and harm nobody: one counts when somebody behaves as if waiting for it.
+            self.left_over = [lock for lock in self.locks if lock.stale]
+            self.locks = [lock.harmless() if lock.stale else lock for lock in self.locks]
         for lock in self.locks:
             if lock.stale:
-                self._tell(1, [Evidence(f"stale lock {lock.path}: {lock.proof}")])
+                self.tell(1, [Evidence(f"stale lock {lock.path}: {lock.proof}")])
             elif lock.waiters:
-                self._tell(2, [Evidence(f"lock {lock.path} is {lock.proof}")])
+                self.tell(2, [Evidence(f"lock {lock.path} is {lock.proof}")])
         missing += [examined.missing] if examined.missing else []
-        return missing + self._json("locks.json", [lock.as_json() for lock in self.locks])
+        return missing + self.json("locks.json", [lock.as_json() for lock in self.locks])
 
     def _gpus(self, until: float) -> list[str]:
         members = [facts["pid"] for facts in self.processes]
@@ -232,8 +211,8 @@ class _Collection:
         if answer.value is None:
             return [f"the driver: {answer.missing}"]
         facts, found = answer.value
-        self._tell(2, found)
-        return self._json("gpus.json", facts)
+        self.tell(2, found)
+        return self.json("gpus.json", facts)
 
     def _host(self, until: float) -> list[str]:
         pids = [facts["pid"] for facts in self.processes]
@@ -242,8 +221,8 @@ class _Collection:
         if answer.value is None:
             return [answer.missing]
         facts, found = answer.value
-        self._tell(2, found)
-        return self._json("host.json", facts)
+        self.tell(2, found)
+        return self.json("host.json", facts)
 
     def _kernel(self, until: float) -> list[str]:
         answer = ask_once(machine.kernel_messages, limit_s=until - time.monotonic())
@@ -251,8 +230,8 @@ class _Collection:
             return [answer.missing]
         lines, why = answer.value
         oldest = min((facts["start"] for facts in self.processes), default=0) / TICKS_PER_S
-        self._tell(2, machine.kernel_findings(lines, oldest))
-        return [why] if why else self._text("kernel.txt", "\n".join(lines) + "\n")
+        self.tell(2, machine.kernel_findings(lines, oldest))
+        return [why] if why else self.text("kernel.txt", "\n".join(lines) + "\n")
 
     def _flight(self, until: float) -> list[str]:
         told = (facts["_environment"].get(name, "") for facts in self.processes for name in flight_files.VARIABLES)
@@ -270,9 +249,9 @@ class _Collection:
         verdicts = flight.match(records)
         by_rank = {int(facts["rank"]): facts["pid"] for facts in self.processes if (facts["rank"] or "").isdecimal()}
         for verdict in verdicts:
-            self._tell(0, [Evidence(f"NCCL flight recorder, {verdict.group}: {verdict.words}")])
-            self._suspect(1, [by_rank[rank] for rank in verdict.blamed if rank in by_rank])
-        return missing + self._json("flight.json", flight_files.as_json(found, records, verdicts))
+            self.tell(0, [Evidence(f"NCCL flight recorder, {verdict.group}: {verdict.words}")])
+            self.suspect(1, [by_rank[rank] for rank in verdict.blamed if rank in by_rank])
+        return missing + self.json("flight.json", flight_files.as_json(found, records, verdicts))
 
     def _stacks(self, until: float, apart_s: float) -> list[str]:
         known = {facts["pid"]: facts for facts in self.processes if facts["state"] not in "ZX"}
@@ -292,15 +271,26 @@ class _Collection:
             missing += self._dumps("stacks-2", second)
         kinds = {facts["pid"]: waits.kind_of(facts) for facts in self.processes}
         self.clusters = stacks.cluster([dump for dump, _ in first], kinds, [dump for dump, _ in second])
-        self._tell(0, [Evidence(w) for w in stacks.describe(self.clusters, self.names, twice=bool(second))])
+        self.tell(0, [Evidence(w) for w in stacks.describe(self.clusters, self.names, twice=bool(second))])
         odd = [pid for one in self.clusters if one.odd for pid in one.pids]
-        self._suspect(0, odd)
-        missing += self._json("stacks.json", [one.as_json() for one in self.clusters])
+        self.suspect(0, odd)
+        self._waits_for_locks([dump for dump, _ in first])
+        missing += self.json("stacks.json", [one.as_json() for one in self.clusters])
         # Native frames last, of those that matter most: they cost seconds.
         order = sorted(got, key=lambda one: one.pid not in odd)[:MOST_NATIVE]
         if order and until - time.monotonic() > 2:
             missing += self._dumps("native", spying.take(order, until=until, native=True))
         return missing
+
+    def _waits_for_locks(self, dumps: Sequence[Dump]) -> None:
+        pids = [dump.pid for dump in dumps if stacks.waits_for_lock_file(dump)]
+        if not pids:
+            return
+        who = ", ".join(self.names.get(pid, f"pid {pid}") for pid in pids[:8])
+        self.tell(0, [Evidence(f"{who}: waits for a lock file to go away")])
+        stale = {lock.path: lock for lock in self.left_over}
+        self.locks = [stale.get(lock.path, lock) for lock in self.locks]
+        self.tell(0, [Evidence(f"stale lock {lock.path}: {lock.proof}") for lock in self.left_over])
 
     def _dumps(self, place: str, dumps: Sequence[tuple[Dump, str]]) -> list[str]:
         missing = []
@@ -308,56 +298,5 @@ class _Collection:
             if dump.missing:
                 missing.append(f"{place}, {self.names.get(dump.pid, f'pid {dump.pid}')}: {dump.missing}")
             if text:
-                missing += self._text(f"{place}/{dump.pid}.txt", text)
+                missing += self.text(f"{place}/{dump.pid}.txt", text)
         return missing
-
-    def _finish(self, *, intrusive: bool) -> Dossier:
-        findings = [one for _, one in sorted(self.findings, key=lambda pair: pair[0])][:MOST_FINDINGS]
-        suspects = tuple(dict.fromkeys(pid for _, pid in sorted(self.suspects, key=lambda pair: pair[0])))
-        took = time.monotonic() - self.began
-        manifest = {
-            "schema": SCHEMA,
-            "at": time.time(),
-            "subject": self.subject.name,
-            "intrusive": intrusive,
-            "took_s": round(took, 3),
-            "findings": [{"what": one.what, "log": one.log, "offset": one.offset} for one in findings],
-            "suspects": [{"pid": pid, "name": self.names.get(pid, "")} for pid in suspects],
-            "steps": [step.as_json() for step in self.steps],
-        }
-        files: tuple[str, ...] = ()
-        if self.writer:
-            writer = self.writer
-            # The disk may have died meanwhile.
-            ask_once(lambda: writer.json(MANIFEST, manifest), limit_s=10.0)
-            files = tuple(writer.files)
-        return Dossier(
-            folder=self.folder,
-            files=files,
-            findings=tuple(findings),
-            suspects=suspects,
-            locks=tuple(self.locks),
-            clusters=tuple(self.clusters),
-            steps=tuple(self.steps),
-            took_s=took,
-        )
-
-    def _tell(self, rank: int, found: Sequence[Evidence]) -> None:
-        self.findings += [
-            (rank, Evidence(self._clean(one.what), self._clean(one.log) if one.log else None, one.offset))
-            for one in found
-        ]
-
-    def _suspect(self, rank: int, pids: Sequence[int]) -> None:
-        self.suspects += [(rank, pid) for pid in pids]
-
-    def _clean(self, text: str) -> str:
-        return self.writer.clean(text) if self.writer else redact(text)
-
-    def _json(self, name: str, data: Any) -> list[str]:
-        why = self.writer.json(name, data) if self.writer else "there is no folder"
-        return [f"{name}: {why}"] if why else []
-
-    def _text(self, name: str, text: str) -> list[str]:
-        why = self.writer.text(name, text) if self.writer else "there is no folder"
-        return [f"{name}: {why}"] if why else []

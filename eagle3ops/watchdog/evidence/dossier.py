@@ -53,6 +53,8 @@ class Dossier:
     locks: tuple[LockFile, ...] = ()
     clusters: tuple[Cluster, ...] = ()
     """Empty unless stacks were taken."""
+    stopped: tuple[int, ...] = ()
+    """Process ids of those in state T."""
     steps: tuple[Step, ...] = ()
     took_s: float = 0.0
 
@@ -63,8 +65,11 @@ class Dossier:
 
     @property
     def fingerprint(self) -> tuple[str, ...]:
-        """The places at which the main threads stand, without line numbers: the same for the same hang."""
-        main = [one for one in self.clusters if one.role == "MainThread"]
+        """The places at which main threads stand, without line numbers: the same for the same hang.
+
+        Not those of stopped processes, nor those that move: the next time they would be elsewhere.
+        """
+        main = [one for one in self.clusters if one.role == "MainThread" and set(one.standing) - set(self.stopped)]
         places = {re.sub(r":[0-9]+\)$", ")", one.place) for one in main}
         return tuple(sorted(places))[:16]
 

@@ -11,7 +11,7 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ class LockFile:
     """Nobody holds it, and it holds others up."""
     proof: str = ""
     """Why it is said to be stale, or not, for people."""
+
+    def harmless(self) -> "LockFile":
+        """The same, said to hold nobody up."""
+        return replace(self, stale=False, proof=f"left over, but nothing shows that anybody waits for it: {self.proof}")
 
     def as_json(self) -> dict[str, Any]:
         """For a file."""

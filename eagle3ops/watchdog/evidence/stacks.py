@@ -27,6 +27,8 @@ COLLECTIVES = re.compile(rf"(?:^|\.)_?(?:{_COLLECTIVES})(?:_\w+)?$", re.IGNORECA
 WAITS = re.compile(rf"(?:^|\.)_?(?:{_COLLECTIVES}|synchronize|recv|send|wait)(?:_\w+)?$", re.IGNORECASE)
 """Functions in which a process waits for its peers, or for the GPU that waits for them."""
 
+_LOCK_WAIT = re.compile(r"\bfile_baton\.py|\bFileBaton\b|\b_?soft\.py|\bSoftFileLock\b", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -161,6 +163,11 @@ def _error(text: str) -> str:
     return "; ".join(dict.fromkeys([lines[at].removeprefix("Error:").strip(), *causes]))[:_LONGEST]
 
 
+def waits_for_lock_file(dump: Dump) -> bool:
+    """Is one of its threads where programs wait for a lock file to go away?"""
+    return any(_LOCK_WAIT.search(str(frame)) for thread in dump.threads for frame in thread.frames[:12])
+
+
 def normalise(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """A stack by which processes are compared: line numbers only in the innermost frame."""
     return tuple(
@@ -191,7 +198,7 @@ def cluster(dumps: Sequence[Dump], kinds: Mapping[int, str], later: Sequence[Dum
             pids=tuple(pids),
             role=role,
             kind=kind,
-            standing=tuple(pid for pid in pids if (pid, role) in stood),
+            standing=tuple(pid for pid in pids if (pid, role, frames) in stood),
         )
         for (kind, role, frames), pids in groups.items()
         if pids
@@ -206,15 +213,16 @@ def cluster(dumps: Sequence[Dump], kinds: Mapping[int, str], later: Sequence[Dum
     ]
 
 
-def _standing(dumps: Sequence[Dump], later: Sequence[Dump]) -> set[tuple[int, str]]:
-    """(process, role of thread) of those threads whose whole stack was the same twice, to the line."""
+def _standing(dumps: Sequence[Dump], later: Sequence[Dump]) -> set[tuple[int, str, tuple[Frame, ...]]]:
+    """(process, role of thread, normalised stack) of those threads whose stack was the same twice, to the line."""
     after = {(dump.pid, thread.thread): thread.frames for dump in later for thread in dump.threads if thread.frames}
     stood = set()
     for dump in dumps:
         main = dump.main
         for thread in dump.threads:
             if thread.frames and after.get((dump.pid, thread.thread)) == thread.frames:
-                stood.add((dump.pid, "MainThread" if thread is main else thread.role))
+                role = "MainThread" if thread is main else thread.role
+                stood.add((dump.pid, role, normalise(thread.frames)))
     return stood
 
 

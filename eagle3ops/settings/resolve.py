@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eagle3ops.errors import SpecError
 from eagle3ops.locations import config_folder
 from eagle3ops.runs.files import explain_os_error, write_atomic
+from eagle3ops.settings.values import Settings
 
 if TYPE_CHECKING:
     from eagle3ops.spec.yamltree import Tree
@@ -21,35 +22,6 @@ ENVIRONMENT = {
 }
 """Environment variables and the settings that they stand for."""
 _SWITCHES = {"1": True, "yes": True, "on": True, "0": False, "no": False, "off": False}
-
-
-@dataclass(frozen=True, slots=True)
-class Notify:
-    """What happens when a run that was seen going on has ended."""
-
-    command: tuple[str, ...] | None = None
-    """Program and arguments, started without a shell."""
-    bell: bool = True
-    """Ring the terminal's bell."""
-    timeout_s: float = 30.0
-    """After so many seconds the command is ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of the console. `settings_file.SettingsFile` says the same of the file, with its bounds."""
-
-    theme: str | None = None
-    """Name of a theme; nothing leaves the choice to the console."""
-    ascii: bool = False
-    """Draw with ASCII characters only."""
-    read_only: bool = False
-    """Look, and end or resume nothing."""
-    refresh: float = 1.0
-    """Seconds between two readings of the runs."""
-    keymap: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """Actions and the keys that stand for them."""
-    notify: Notify = field(default_factory=Notify)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +63,16 @@ def resolve(
     if not raw.strip() and not told and not command_line:
         # Nothing to check: the console opens faster without what would check it.
         return Resolved(Settings(), path)
-    from eagle3ops import settings_file
+    from eagle3ops.settings import file
 
-    settings, tree = settings_file.parse(raw, str(path))
+    settings, tree = file.parse(raw, str(path))
     origins = {".".join(map(str, keys)): str(place) for keys, place in tree.keys.items() if keys != ("schema",)}
     values: dict[str, Any] = {}
     for name, (variable, text) in told.items():
         values[name] = _from_environment(variable, text, name)
         origins[name] = f"${variable}"
     for name, value in (command_line or {}).items():
-        values[name] = settings_file.checked(f"--{name.replace('_', '-')}", name, value)
+        values[name] = file.checked(f"--{name.replace('_', '-')}", name, value)
         origins[name] = "command line"
     return Resolved(replace(settings, **values), path, origins)
 
@@ -113,7 +85,7 @@ def remember_theme(name: str, path: Path | None = None) -> Path:
     """
     import yaml
 
-    from eagle3ops.settings_file import parse
+    from eagle3ops.settings.file import parse
 
     path = path or config_file()
     raw = _read(path)
@@ -162,7 +134,7 @@ def _read(path: Path) -> bytes:
 
 
 def _from_environment(variable: str, text: str, name: str) -> Any:
-    from eagle3ops.settings_file import checked
+    from eagle3ops.settings.file import checked
     from eagle3ops.spec.yamltree import scalar
 
     if name == "theme":

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from eagle3ops.errors import RequestError, SpecError
-from eagle3ops.settings import Notify, Settings
+from eagle3ops.settings.values import Notify, Settings
 from eagle3ops.spec.base import Section
 from eagle3ops.spec.load import describe, spec_error
 from eagle3ops.spec.yamltree import Tree, read_tree

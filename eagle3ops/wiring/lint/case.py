@@ -1,0 +1,101 @@
+"""What is being checked: one drafter, for one target, in one version of one engine?"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.version import Version
+
+from eagle3ops.wiring.lint.checkpoint import Checkpoint
+from eagle3ops.wiring.lint.finding import Finding, error, warn
+from eagle3ops.wiring.lint.parameters import Sizes
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+LLAMA = {
+    "sglang": frozenset({"LlamaForCausalLMEagle3"}),
+    "vllm": frozenset({
+        "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM", "Eagle3MiniMaxM2ForCausalLM",
+        "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
+    }),
+    "reference": frozenset({"LlamaForCausalLMEagle3"}),
+}  # fmt: skip
+"""Architectures whose parameters are known here: those like Llama with one wide layer."""
+OTHER = {
+    "sglang": frozenset({"Eagle3DeepseekV2ForCausalLM"}),
+    "vllm": frozenset({"Eagle3Qwen3ForCausalLM", "Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"}),
+    "reference": frozenset[str](),
+}
+"""Architectures that the engine has, and whose parameters are not checked one by one."""
+SPECULATORS = frozenset({"Eagle3DraftModel", "Eagle3Speculator"})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What of the target matters: its config, where a wrapper holds the language model's in `text_config`."""
+
+    folder: str
+    architecture: str
+    config: Mapping[str, Any]
+    """Of the language model."""
+    tensors: Checkpoint
+
+    def size(self, name: str) -> int | None:
+        """A whole number of the config; None where it does not say."""
+        value = self.config.get(name)
+        return value if type(value) is int and 0 < value < 2**31 else None
+
+    @property
+    def latent(self) -> bool:
+        """Attention over a compressed cache (MLA), as of DeepSeek and Kimi."""
+        return bool(self.config.get("kv_lora_rank"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """Everything that the checks look at, and what they have found."""
+
+    engine: str
+    version: Version | None
+    version_text: str | None
+    drafter: Checkpoint
+    config: Mapping[str, Any]
+    """As the engine reads it: of speculators' nested form the inside, on vLLM."""
+    target: Target
+    sizes: Sizes | None = None
+    flags: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def eagle(self) -> Mapping[str, Any]:
+        """`eagle_config`, empty where there is none."""
+        value = self.config.get("eagle_config")
+        return value if isinstance(value, Mapping) else {}
+
+    @property
+    def name(self) -> str:
+        """The engine for people."""
+        return f"{self.engine} {self.version_text}" if self.version_text else f"the {self.engine} engine"
+
+    def error(self, code: str, where: str, what: str, cause: str, fix: str) -> None:
+        """Note what must be mended."""
+        self.findings.append(error(code, where, what, cause, fix))
+
+    def warn(self, code: str, where: str, what: str, cause: str, fix: str) -> None:
+        """Note what a person should look at."""
+        self.findings.append(warn(code, where, what, cause, fix))
+
+    def older_than(self, release: str) -> bool:
+        """Whether the engine's version is below one."""
+        return self.version is not None and self.version.release < Version(release).release
+
+
+def whole(value: object) -> int | None:
+    """A size; None for what is none."""
+    return value if type(value) is int and 0 < value < 2**31 else None
+
+
+def real(value: object) -> float | None:
+    """A finite number; None for what is none."""
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if sound else None  # type: ignore[arg-type]

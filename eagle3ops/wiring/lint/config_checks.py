@@ -1,0 +1,436 @@
+"""Does the engine understand the drafter's config, and mean by it what its trainer meant?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eagle3ops.errors import RequestError
+from eagle3ops.wiring.captured import captured, find_rule
+from eagle3ops.wiring.lint.case import IDS, LLAMA, OTHER, SPECULATORS, Case, real, whole
+from eagle3ops.wiring.lint.parameters import Sizes
+
+_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+_ROPE = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3", "su", "mrope"})
+_SWITCHES = ("norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "use_aux_norm", "bias",
+             "attention_bias", "mlp_bias", "tie_word_embeddings")  # fmt: skip
+_LOSSES = ("makes the engine fail", "dropped without", "named twice")
+AUTHOR = "ask who trained it, or look into its trainer's config"
+
+
+def architecture(case: Case) -> bool:
+    """Whether the engine has this architecture, and its parameters are known here."""
+    value = case.config.get("architectures")
+    names = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    known = sorted(LLAMA[case.engine])
+    if not names:
+        case.error(
+            "architecture-missing",
+            "config.json: architectures",
+            "names no class",
+            f"{case.name} looks the class up by it",
+            f'write "architectures": ["{known[-1]}"]',
+        )
+        return False
+    name = names[0]
+    if name in LLAMA[case.engine]:
+        return True
+    if name in OTHER[case.engine]:
+        case.warn(
+            "architecture-unchecked",
+            "config.json: architectures",
+            f"{name} is known to {case.name}, and its tensors are not known here",
+            "names and shapes are not checked",
+            "hold it against a measurement: eagle3ops --job verify",
+        )
+    elif name in SPECULATORS or "transformer_layer_config" in case.config:
+        case.error(
+            "speculators-form",
+            "config.json",
+            f"{name} is the form of speculators, with a nested config",
+            f"{case.name} does not read it",
+            "convert it to the engine's own form first",
+        )
+    else:
+        case.error(
+            "architecture-unknown",
+            "config.json: architectures",
+            f"{case.name} has no drafter class {name!r}",
+            "it refuses to start, or loads it as something else",
+            f"for a drafter like Llama: {', '.join(known)}",
+        )
+    return False
+
+
+def sizes(case: Case) -> None:
+    """Fill in `case.sizes`, where the config gives them."""
+    config = case.config
+    bad = [
+        (name, "is missing" if name not in config else f"is {config[name]!r}")
+        for name in _SIZES
+        if whole(config.get(name)) is None
+    ]
+    bad += [
+        (name, f"is {config[name]!r}")
+        for name in ("num_key_value_heads", "head_dim", "num_hidden_layers", "draft_vocab_size")
+        if config.get(name) is not None and whole(config[name]) is None
+    ]
+    if "target_hidden_size" in config and whole(config["target_hidden_size"]) is None:
+        bad.append(("target_hidden_size", f"is {config['target_hidden_size']!r}"))
+    if bad:
+        told = "; ".join(f"{name} {what}" for name, what in bad)
+        case.error(
+            "size-wrong",
+            "config.json",
+            told,
+            f"{case.name} cannot build the class",
+            "write the sizes it was trained with",
+        )
+        return
+    hidden, heads, vocab = config["hidden_size"], config["num_attention_heads"], config["vocab_size"]
+    kv = config.get("num_key_value_heads") or heads
+    dim = config.get("head_dim") or hidden // heads
+    if heads % kv:
+        case.error(
+            "heads-uneven",
+            "config.json: num_key_value_heads",
+            f"{heads} heads cannot share {kv} key heads",
+            f"{case.name} cannot build the attention",
+            "write the numbers it was trained with",
+        )
+        return
+    if dim % 2 or not dim:
+        case.error(
+            "head-odd",
+            "config.json: head_dim",
+            f"{dim} is odd",
+            "rotary embedding turns pairs",
+            "write the head_dim it was trained with",
+        )
+        return
+    if case.engine == "sglang" and "draft_vocab_size" not in config:
+        case.error(
+            "draft-vocab-missing",
+            "config.json: draft_vocab_size",
+            "is missing",
+            f"{case.name} reads it without a default, and fails",
+            "write it; vocab_size where it is not reduced",
+        )
+        return
+    draft = config.get("draft_vocab_size") or vocab
+    if draft > vocab:
+        case.error(
+            "draft-vocab-large",
+            "config.json: draft_vocab_size",
+            f"{draft} is above the vocab_size of {vocab}",
+            "it cannot be a part of the vocabulary",
+            "write the number of rows of lm_head",
+        )
+        return
+    case.sizes = Sizes(
+        hidden=hidden,
+        target_hidden=config.get("target_hidden_size") or hidden,
+        intermediate=config["intermediate_size"],
+        heads=heads,
+        kv_heads=kv,
+        head_dim=dim,
+        layers=config.get("num_hidden_layers") or 1,
+        vocab=vocab,
+        draft_vocab=draft,
+        aux=_aux(case),
+    )
+
+
+def _aux(case: Case) -> int:
+    """How wide the engine makes `fc`: an explicit number, the nested list, or 3."""
+    explicit = whole(case.config.get("num_aux_hidden_states"))
+    ids = case.eagle.get(IDS)
+    return explicit or (len(ids) if isinstance(ids, list) and ids else 3)
+
+
+def switches(case: Case) -> None:
+    """What changes the numbers without changing a shape."""
+    config, engine = case.config, case.engine
+    on = {name for name in _SWITCHES if config.get(name) or case.eagle.get(name)}
+    if engine == "reference":
+        for name in sorted(on):
+            case.error(
+                "switch-unsupported",
+                f"config.json: {name}",
+                "is on",
+                "the reference engine has no such variant",
+                "serve it with another engine",
+            )
+        return
+    fc_before = bool(case.eagle.get("norm_before_fc", config.get("norm_before_fc")))
+    if engine == "sglang":
+        if "norm_before_residual" in on:
+            case.error(
+                "residual-not-normed",
+                "config.json: norm_before_residual",
+                "is on",
+                f"{case.name} has no such switch: it adds the state as it is, without a word",
+                "serve it with vLLM, or train it without",
+            )
+        if fc_before and case.older_than("0.5.23"):
+            case.error(
+                "fc-not-normed",
+                "config.json: norm_before_fc",
+                "is on",
+                f"{case.name} is not known to have such a switch: 0.5.14 has none, 0.5.23 has it",
+                "use SGLang 0.5.23, or train it without",
+            )
+            fc_before = True
+        if config.get("tie_word_embeddings"):
+            case.error(
+                "head-tied",
+                "config.json: tie_word_embeddings",
+                "is on",
+                f"{case.name} takes the embedding for lm_head, whatever lm_head.weight says",
+                'write "tie_word_embeddings": false',
+            )
+        if whole(config.get("sliding_window")) is not None:
+            case.warn(
+                "window-not-read",
+                "config.json: sliding_window",
+                f"is {config['sliding_window']}",
+                f"{case.name} does not read it: the drafter attends to everything",
+                f"add --speculative-draft-window-size {config['sliding_window']}",
+            )
+    elif "use_aux_norm" in on and not config.get("fc_norm"):
+        case.error(
+            "aux-norm-not-read",
+            "config.json: use_aux_norm",
+            "is on",
+            f"{case.name} reads fc_norm only",
+            'write "fc_norm": true, and name the tensors fc_norm.0 to fc_norm.2',
+        )
+    if "norm_output" in on:
+        case.warn(
+            "norm-output",
+            "config.json: norm_output",
+            "is on",
+            f"{case.name} then feeds the state AFTER the norm to the next step; SpecForge writes the same word and "
+            "trains with the state before it, speculators with the state after it",
+            AUTHOR,
+        )
+    if config.get("hidden_act", "silu") != "silu":
+        case.error(
+            "activation-unknown",
+            "config.json: hidden_act",
+            f"is {config['hidden_act']!r}",
+            f"{case.name} computes silu and refuses others",
+            "train it with silu",
+        )
+    case.flags = {
+        "fc_norm": bool(config.get("fc_norm") or (engine == "sglang" and config.get("use_aux_norm"))),
+        "norm_before_fc": fc_before,
+        "fc_bias": bool(config.get("bias")) and engine == "sglang",
+        "attention_bias": bool(config.get("attention_bias") or config.get("bias")),
+        "mlp_bias": bool(config.get("mlp_bias")),
+    }
+
+
+def rope(case: Case) -> None:
+    """Positions, and how far they reach."""
+    config = case.config
+    told = config.get("rope_parameters") or config.get("rope_scaling")
+    inner: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+    kind = inner.get("rope_type", inner.get("type", "default"))
+    if kind not in _ROPE:
+        case.error(
+            "rope-unknown",
+            "config.json: rope_parameters",
+            f"is of the unknown type {kind!r}",
+            "engines refuse it",
+            "write the type it was trained with",
+        )
+        return
+    one, other = real(config.get("rope_theta")), real(inner.get("rope_theta"))
+    if one is not None and other is not None and one != other:
+        case.error(
+            "rope-twice",
+            "config.json: rope_theta",
+            f"is {one:g}, and {other:g} in rope_parameters",
+            "which one holds depends on the version of transformers",
+            "write the same number in both",
+        )
+        return
+    theta = one if one is not None else other
+    wanted = case.target.config.get("rope_parameters")
+    theirs = real(case.target.config.get("rope_theta"))
+    if theirs is None and isinstance(wanted, Mapping):
+        theirs = real(wanted.get("rope_theta"))
+    if theta is None:
+        case.warn(
+            "rope-missing",
+            "config.json: rope_theta",
+            "is missing",
+            "engines take 10000",
+            "write the number it was trained with",
+        )
+    elif theirs is not None and theta != theirs:
+        case.warn(
+            "rope-differs",
+            "config.json: rope_theta",
+            f"is {theta:g}; of the target it is {theirs:g}",
+            "right only where it was trained so",
+            AUTHOR,
+        )
+    reach, needed = whole(config.get("max_position_embeddings")), case.target.size("max_position_embeddings")
+    if reach is None:
+        case.warn(
+            "context-missing",
+            "config.json: max_position_embeddings",
+            "is missing",
+            "transformers takes 2048",
+            "write the length it was trained for",
+        )
+    elif needed is not None and reach < needed:
+        case.warn(
+            "context-shorter",
+            "config.json: max_position_embeddings",
+            f"is {reach}; of the target it is {needed}",
+            "beyond it acceptance falls, and serving may be slower than without speculation",
+            "train it longer, or serve shorter contexts",
+        )
+    if real(config.get("rms_norm_eps")) is None:
+        case.warn(
+            "eps-missing",
+            "config.json: rms_norm_eps",
+            "is missing",
+            "transformers takes 1e-6",
+            "write the number it was trained with",
+        )
+
+
+def layer_ids(case: Case) -> None:
+    """Which of the target's tensors the engine will hand over, and whether that can be what was trained."""
+    config, layers = case.config, case.target.size("num_hidden_layers")
+    if config.get("eagle_config") is not None and not isinstance(config["eagle_config"], Mapping):
+        case.error(
+            "eagle-config-wrong",
+            "config.json: eagle_config",
+            f"is {type(config['eagle_config']).__name__}",
+            f"{case.name} falls back to its default layers without a word",
+            "write an object",
+        )
+        return
+    if case.eagle.get("use_aux_hidden_state") is False:
+        case.error(
+            "aux-off",
+            "config.json: eagle_config.use_aux_hidden_state",
+            "is off",
+            f"{case.name} hands over the last state alone, and no aux layers",
+            "write true for EAGLE-3",
+        )
+        return
+    nested, top = case.eagle.get(IDS), config.get(IDS)
+    for where, value in ((f"eagle_config.{IDS}", nested), (IDS, top)):
+        if value is not None and not (isinstance(value, list) and all(type(k) is int for k in value)):
+            case.error(
+                "ids-wrong",
+                f"config.json: {where}",
+                f"is {value!r}"[:200],
+                "it is no list of layer numbers",
+                "write the ids it was trained with",
+            )
+            return
+    if layers is None or case.sizes is None:
+        return
+    _captured(case, layers, nested, top)
+
+
+def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] | None) -> None:
+    assert case.sizes is not None
+    try:
+        rule, _ = find_rule(case.engine, case.version_text, case.target.architecture)
+    except RequestError as refusal:
+        case.warn(
+            "capture-unknown",
+            "config.json of the target: architectures",
+            refusal.what,
+            "which tensors come out is not known",
+            "measure it: eagle3ops --job verify",
+        )
+        return
+    read = {"nested": nested, "top": top}
+    place = next((key for key in rule.keys if read[key]), None)
+    ignored = next((key for key in read if read[key] and key not in rule.keys), None)
+    where = f"config.json: {f'eagle_config.{IDS}' if (place or ignored or 'nested') == 'nested' else IDS}"
+    if place is None and ignored is None:
+        fix = "write the ids it was trained with, in this engine's numbers: eagle3ops layers"
+        make = case.error if case.engine == "reference" else case.warn
+        make("ids-missing", where, "no layer ids", f"{case.name} takes its default", fix)
+        if case.engine == "reference":
+            return
+    ids = read[place] if place else None
+    found = captured(case.engine, case.version_text, case.target.architecture, layers, ids)
+    if place is None and ignored is not None:
+        meant = sorted(read[ignored] or [])
+        same = list(found.boundary) == meant
+        make = case.warn if same else case.error
+        luck = "; by chance those are the same tensors" if same else ""
+        make(
+            "ids-not-read",
+            where,
+            f"{read[ignored]} stand where {case.name} does not look",
+            f"it takes its default, boundaries {list(found.boundary)}{luck}",
+            "write them into eagle_config, in this engine's numbers: eagle3ops layers",
+        )
+        return
+    if place is not None and _suspect(case, place, layers, list(ids or []), where, found.boundary):
+        return
+    told = [
+        note
+        for note in found.notes
+        if "makes the engine fail" in note or "dropped without" in note or "named twice" in note
+    ]
+    if told:
+        broken = any("makes the engine fail" in note for note in told)
+        case.error(
+            "ids-fail" if broken else "ids-dropped",
+            where,
+            "; ".join(note.removeprefix("error: ") for note in told),
+            f"{len(found.boundary)} tensors come out, and fc reads {case.sizes.aux}",
+            "train with layers that this engine captures",
+        )
+    elif len(found.boundary) != case.sizes.aux:
+        case.error(
+            "aux-count",
+            where,
+            f"{len(found.boundary)} tensors come out, and fc is made for {case.sizes.aux}",
+            "num_aux_hidden_states, the nested ids or 3 decide how wide fc is",
+            f'write "num_aux_hidden_states": {len(found.boundary)}',
+        )
+    elif ids and ids != sorted(ids) and not rule.ordered:
+        case.warn(
+            "ids-order",
+            where,
+            f"{ids} are not in ascending order",
+            f"{case.name} hands them over in ascending order",
+            "right only where training put them side by side in that order as well",
+        )
+    elif case.engine == "sglang" and case.sizes.aux == 1 and case.sizes.target_hidden == case.sizes.hidden:
+        case.error(
+            "fc-skipped",
+            where,
+            "one aux layer, as wide as the drafter",
+            f"{case.name} applies fc only where widths differ, and skips it here without a word",
+            "use two layers or more",
+        )
+
+
+def _suspect(case: Case, place: str, layers: int, ids: list[int], where: str, boundary: tuple[int, ...]) -> bool:
+    """Ids in the numbers of the other convention: the same three tensors that everybody defaults to, shifted by one."""
+    inputs = [2, layers // 2, layers - 3]
+    outputs = [k - 1 for k in inputs]
+    shifted = list(boundary) not in ([], inputs) and ids in (inputs, outputs)
+    if layers >= 6 and shifted and (place == "nested" or case.engine == "vllm"):
+        case.error(
+            "ids-shifted",
+            where,
+            f"{ids} are everybody's default layers, written as {'inputs' if ids == inputs else 'outputs'} of layers",
+            f"{case.name} captures boundaries {list(boundary)} for them, one off from {inputs}",
+            f"write {inputs if ids == outputs else outputs}, if it was trained on boundaries {inputs}",
+        )
+        return True
+    return False

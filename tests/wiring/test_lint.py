@@ -1,0 +1,356 @@
+"""Is each thing that can be wrong with a checkpoint found, alone, and nothing in those that are right?"""
+
+import contextlib
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import DRAFT, DRAFT_IDS, INPUTS, OUTPUTS, VOCAB, H, Made, good, layer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eagle3ops.errors import RequestError
+from eagle3ops.wiring.lint.checkpoint import read_header
+from eagle3ops.wiring.lint.lint import lint
+
+SG14, SG23, VLLM, OURS = ("sglang", "0.5.14"), ("sglang", "0.5.23"), ("vllm", "0.32.0"), ("reference", None)
+IDS = "eagle_aux_hidden_state_layer_ids"
+Change = Callable[[Made], object]
+
+
+def config(**changes: Any) -> Change:
+    return lambda made: made.config.update(changes)
+
+
+def without(*names: str) -> Change:
+    return lambda made: [made.config.pop(name, None) for name in names]
+
+
+def nested(ids: object) -> Change:
+    return lambda made: made.config.update(eagle_config={IDS: ids})
+
+
+def tensor(name: str, value: Any) -> Change:
+    return lambda made: made.tensors.update({name: value})
+
+
+def drop(*names: str) -> Change:
+    return lambda made: [made.tensors.pop(name) for name in names]
+
+
+def target(**changes: Any) -> Change:
+    return lambda made: made.target.update(changes)
+
+
+def file(change: Callable[[Path], object]) -> Change:
+    return lambda made: made.after.append(change)
+
+
+def both(*changes: Change) -> Change:
+    return lambda made: [change(made) for change in changes]
+
+
+def floats(*shape: int) -> Any:
+    return np.ones(shape, dtype=np.float32)
+
+
+def rename(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def write(name: str, text: str) -> Change:
+    return file(lambda folder: (folder / name).write_text(text))
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def cut(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 100)
+
+
+BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
+    "no config": (SG14, file(lambda folder: (folder / "config.json").unlink()), "config-missing"),
+    "config is cut": (SG14, file(lambda folder: (folder / "config.json").write_text('{"hid')), "config-unreadable"),
+    "config is a list": (SG14, file(lambda folder: (folder / "config.json").write_text("[]")), "config-unreadable"),
+    "no weights": (SG14, file(lambda folder: (folder / "model.safetensors").unlink()), "weights-missing"),
+    "weights are a pickle": (
+        SG14, file(rename), "weights-pickle",
+    ),
+    "weights are cut": (SG14, file(cut), "weights-damaged"),
+    "weights are text": (SG14, write("model.safetensors", "version 1\noid"), "weights-damaged"),
+    "a part is missing": (
+        SG14,
+        write(INDEX, '{"weight_map": {"fc.weight": "model-2.safetensors"}}'),
+        "weights-file-missing",
+    ),
+    "the index is cut": (SG14, write(INDEX, "{"), "index-unreadable"),
+    "no architecture": (SG14, without("architectures"), "architecture-missing"),
+    "vLLM's class on SGLang": (SG14, config(architectures=["Eagle3LlamaForCausalLM"]), "architecture-unknown"),
+    "EAGLE's own class on SGLang": (SG14, config(architectures=["LlamaForCausalLM"]), "architecture-unknown"),
+    "AngelSlim's class on our engine": (OURS, config(architectures=["Eagle3LlamaForCausalLM"]), "architecture-unknown"),
+    "speculators on SGLang": (
+        SG14, config(architectures=["Eagle3DraftModel"], transformer_layer_config={}), "speculators-form",
+    ),
+    "no hidden_size": (SG14, without("hidden_size"), "size-wrong"),
+    "a size below zero": (VLLM, config(intermediate_size=-3), "size-wrong"),
+    "a size in words": (VLLM, config(num_attention_heads="four"), "size-wrong"),
+    "target_hidden_size is null": (SG14, config(target_hidden_size=None), "size-wrong"),
+    "heads that cannot be shared": (SG14, config(num_key_value_heads=3), "heads-uneven"),
+    "an odd head": (SG14, config(head_dim=5), "head-odd"),
+    "no draft vocabulary": (SG14, without("draft_vocab_size"), "draft-vocab-missing"),
+    "a draft vocabulary above all": (VLLM, config(draft_vocab_size=VOCAB + 1), "draft-vocab-large"),
+    "residual normed, on SGLang": (SG23, config(norm_before_residual=True), "residual-not-normed"),
+    "fc normed, on an SGLang without": (
+        SG14, both(config(norm_before_fc=True), tensor("input_norm.weight", floats(3 * H))), "fc-not-normed",
+    ),
+    "the head is tied": (SG14, config(tie_word_embeddings=True), "head-tied"),
+    "a window, on SGLang": (SG14, config(sliding_window=2048), "window-not-read"),
+    "use_aux_norm on vLLM": (VLLM, config(use_aux_norm=True), "aux-norm-not-read"),
+    "the norm feeds back": (SG23, config(norm_output=True), "norm-output"),
+    "gelu": (SG14, config(hidden_act="gelu"), "activation-unknown"),
+    "a variant on our engine": (OURS, config(norm_output=True), "switch-unsupported"),
+    "rope of no kind": (SG14, config(rope_parameters={"rope_type": "spiral"}), "rope-unknown"),
+    "rope told twice": (SG14, config(rope_theta=5e5), "rope-twice"),
+    "rope not told": (SG14, without("rope_theta", "rope_parameters"), "rope-missing"),
+    "rope of another target": (SG14, config(rope_theta=5e5, rope_parameters=None), "rope-differs"),
+    "no context": (SG14, without("max_position_embeddings"), "context-missing"),
+    "a shorter context": (SG14, config(max_position_embeddings=128), "context-shorter"),
+    "no epsilon": (SG14, without("rms_norm_eps"), "eps-missing"),
+    "eagle_config is a list": (SG14, config(eagle_config=[1, 2]), "eagle-config-wrong"),
+    "aux layers are off": (
+        SG14, config(eagle_config={IDS: OUTPUTS, "use_aux_hidden_state": False}), "aux-off",
+    ),
+    "ids in words": (SG14, nested(["1", "5", "8"]), "ids-wrong"),
+    "a number for ids": (VLLM, config(**{IDS: 3}), "ids-wrong"),
+    "no ids": (SG14, without("eagle_config"), "ids-missing"),
+    "no ids on our engine": (OURS, without("eagle_config"), "ids-missing"),
+    "ids at the top, on SGLang": (
+        SG14, both(without("eagle_config"), config(**{IDS: [3, 5, 8]})), "ids-not-read",
+    ),
+    "ids at the top, by chance the default": (
+        SG14, both(without("eagle_config"), config(**{IDS: INPUTS})), "ids-not-read",
+    ),
+    "inputs of layers, on SGLang": (SG14, nested(INPUTS), "ids-shifted"),
+    "outputs of layers, on vLLM": (VLLM, both(without(IDS), nested(OUTPUTS)), "ids-shifted"),
+    "outputs of layers at the top, on vLLM": (VLLM, config(**{IDS: OUTPUTS}), "ids-shifted"),
+    "the last layer, on SGLang": (SG14, nested([1, 5, 11]), "ids-dropped"),
+    "a layer that does not exist": (SG23, nested([1, 5, 40]), "ids-dropped"),
+    "an id twice": (SG14, nested([1, 5, 5]), "ids-dropped"),
+    "the embedding, on SGLang 0.5.14": (SG14, nested([-1, 5, 8]), "ids-fail"),
+    "more ids than fc is made for": (VLLM, config(**{IDS: [2, 4, 6, 9]}), "aux-count"),
+    "ids out of order": (SG14, nested([8, 5, 1]), "ids-order"),
+    "one layer as wide as the drafter": (
+        SG14, both(nested([5]), tensor("fc.weight", floats(H, H))), "fc-skipped",
+    ),
+    "a target whose layers nobody counted": (SG14, target(architectures=["NoSuchForCausalLM"]), "capture-unknown"),
+    "no norm": (SG14, drop("norm.weight"), "tensor-missing"),
+    "no head": (VLLM, drop("lm_head.weight"), "tensor-missing"),
+    "no embedding where it is needed": (
+        SG14, both(target(hidden_size=32), config(target_hidden_size=32), tensor("fc.weight", floats(H, 96))),
+        "tensor-missing",
+    ),
+    "a second layer that is not there": (SG14, config(num_hidden_layers=2), "tensor-missing"),
+    "a name of nobody": (SG14, tensor("midlayer.self_attn.rotary.weight", floats(4)), "tensor-unknown"),
+    "norms of aux states, not switched on": (SG14, tensor("aux_norm_low.weight", floats(H)), "tensor-unknown"),
+    "a prefix that vLLM does not take": (
+        VLLM, lambda made: made.tensors.update({"model.norm.weight": made.tensors["norm.weight"]}), "tensor-unknown",
+    ),
+    "biases that SGLang does not load": (
+        SG14,
+        both(
+            config(attention_bias=True),
+            tensor("layers.0.self_attn.o_proj.bias", floats(H)),
+            tensor("layers.0.self_attn.q_proj.bias", floats(16)),
+        ),
+        "tensor-unknown",
+    ),
+    "one parameter under two names": (
+        SG14, lambda made: made.tensors.update({"midlayer.hidden_norm.weight": floats(H)}), "tensor-twice",
+    ),
+    "fc for two states": (SG14, tensor("fc.weight", floats(H, 2 * H)), "fc-width"),
+    "a narrow q_proj": (SG14, tensor("layers.0.self_attn.q_proj.weight", floats(16, H)), "tensor-shape"),
+    "a head of another vocabulary": (VLLM, tensor("lm_head.weight", floats(DRAFT - 1, H)), "tensor-shape"),
+    "weights as bytes": (SG14, tensor("norm.weight", np.ones(H, dtype=np.int8)), "tensor-type"),
+    "floats of two kinds": (SG14, tensor("norm.weight", np.ones(H, dtype=np.float16)), "tensor-types-mixed"),
+    "no d2t": (SG14, drop("d2t"), "d2t-missing"),
+    "d2t of another type": (SG14, tensor("d2t", np.zeros(DRAFT, dtype=np.int32)), "d2t-type"),
+    "d2t is lost": (SG14, tensor("d2t", np.zeros(DRAFT, dtype=np.int64)), "d2t-zero"),
+    "d2t holds ids": (SG14, tensor("d2t", DRAFT_IDS.astype(np.int64)), "d2t-ids"),
+    "d2t leads outside": (SG14, tensor("d2t", np.full(DRAFT, 45, dtype=np.int64)), "d2t-range"),
+    "d2t names a token twice": (
+        SG14, tensor("d2t", np.array([1, 0, *([5] * (DRAFT - 2))], dtype=np.int64)), "d2t-order",
+    ),
+    "t2d of another vocabulary": (SG14, tensor("t2d", np.zeros(VOCAB, dtype=bool)), "t2d-differs"),
+    "an embedding of its own, on vLLM": (VLLM, tensor("embed_tokens.weight", floats(VOCAB, H)), "embedding-differs"),
+    "an embedding of its own, on SGLang": (SG14, tensor("embed_tokens.weight", floats(VOCAB, H)), "embedding-differs"),
+    "another vocabulary": (SG14, target(vocab_size=VOCAB + 14), "vocab-differs"),
+    "a wider target": (SG14, target(hidden_size=2 * H), "hidden-differs"),
+    "a target with latent attention": (
+        SG14, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=8), "attention-backend",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_one_thing_is_wrong_and_one_is_found(name: str, tmp_path: Path) -> None:
+    (engine, version), change, code = BROKEN[name]
+    made = good(engine)
+    change(made)
+    found = lint(*made.write(tmp_path), engine, version)
+    assert [finding.code for finding in found] == [code], found
+    assert all((one.where, one.what, one.cause, one.fix) for one in found)
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(BROKEN) >= 40
+
+
+def twin(made: Made) -> None:
+    """Ids for both engines at once."""
+    made.config |= {IDS: INPUTS, "eagle_config": {IDS: OUTPUTS}}
+
+
+def speculators(made: Made) -> None:
+    inner = {
+        key: made.config.pop(key) for key in list(made.config) if key not in ("architectures", IDS, "draft_vocab_size")
+    }
+    made.config |= {"architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3",
+                    "transformer_layer_config": inner, "norm_before_residual": False}  # fmt: skip
+    made.tensors["embed_tokens.weight"] = made.target_tensors["model.embed_tokens.weight"]
+
+
+def midlayer(made: Made) -> None:
+    made.tensors = {name.replace("layers.0.", "midlayer."): one for name, one in made.tensors.items()}
+
+
+def full(made: Made) -> None:
+    """The whole vocabulary, without a mapping."""
+    made.config["draft_vocab_size"] = VOCAB
+    made.tensors["lm_head.weight"] = floats(VOCAB, H)
+    del made.tensors["d2t"], made.tensors["t2d"]
+
+
+def normed(made: Made) -> None:
+    made.config |= {"fc_norm": True, "norm_before_fc": True}
+    made.tensors |= {f"fc_norm.{at}.weight": floats(H) for at in range(3)} | {"input_norm.weight": floats(3 * H)}
+
+
+def second(made: Made) -> None:
+    made.config["num_hidden_layers"] = 2
+    made.tensors |= layer(1, H)
+
+
+RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
+    "SpecForge for SGLang": (SG14, midlayer),
+    "for a newer SGLang": (SG23, midlayer),
+    "ModelOpt without t2d": (SG14, drop("t2d")),
+    "both engines, on SGLang": (SG23, twin),
+    "both engines, on vLLM": (VLLM, twin),
+    "plain, on vLLM": (VLLM, lambda made: None),
+    "midlayer, on vLLM": (VLLM, midlayer),
+    "speculators, on vLLM": (VLLM, speculators),
+    "the whole vocabulary": (SG14, full),
+    "all norms, on vLLM": (VLLM, normed),
+    "all norms, on SGLang 0.5.23": (SG23, normed),
+    "two layers": (VLLM, second),
+    "our own": (OURS, midlayer),
+    "our own on SGLang between two versions": (("sglang", "0.5.18"), midlayer),
+    "Kimi's numbers": (
+        ("sglang", "0.5.23"), both(target(architectures=["Qwen3ForCausalLM"]), lambda made: None),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_nothing_is_found_where_nothing_is_wrong(name: str, tmp_path: Path) -> None:
+    (engine, version), change = RIGHT[name]
+    made = good(engine)
+    change(made)
+    assert lint(*made.write(tmp_path), engine, version) == []
+
+
+def test_a_recorded_drafter_that_was_served_is_right(recordings: Path, tmp_path: Path) -> None:
+    drafter = recordings / "gpu/drafter"
+    config = json.loads((drafter / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps({
+            "architectures": ["LlamaForCausalLM"], "hidden_size": 576, "num_hidden_layers": 30, "vocab_size": 49152,
+            "max_position_embeddings": config["max_position_embeddings"], "rope_theta": config["rope_theta"],
+        })
+    )  # fmt: skip
+    assert lint(drafter, tmp_path, "sglang", "0.5.14") == []
+    on_vllm = lint(drafter, tmp_path, "vllm", "0.32.0")
+    assert [finding.code for finding in on_vllm] == ["ids-shifted"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "word"),
+    [("tgi", "1", "tgi"), ("sglang", None, "--engine-version"), ("sglang", "new", "no version")],
+)
+def test_a_wrong_request_is_refused(engine: str, version: str | None, word: str, tmp_path: Path) -> None:
+    drafter, aim = good("sglang").write(tmp_path)
+    with pytest.raises(RequestError) as refusal:
+        lint(drafter, aim, engine, version)
+    assert word in str(refusal.value)
+    with pytest.raises(RequestError):
+        lint(tmp_path / "nowhere", aim, "sglang", "0.5.14")
+    (aim / "config.json").unlink()
+    with pytest.raises(RequestError, match="target"):
+        lint(drafter, aim, "sglang", "0.5.14")
+
+
+def test_the_command_ends_with_3_where_something_is_wrong(tmp_path: Path) -> None:
+    made = good("sglang")
+    made.config["eagle_config"] = {IDS: INPUTS}
+    drafter, aim = made.write(tmp_path)
+    command = [sys.executable, "-m", "eagle3ops", "lint", str(drafter), "--target", str(aim), "--engine", "sglang"]
+    told = subprocess.run([*command, "--engine-version", "0.5.14", "--json"], capture_output=True, text=True)
+    assert told.returncode == 3, told.stderr
+    answer = json.loads(told.stdout)
+    assert [one["code"] for one in answer["findings"]] == ["ids-shifted"]
+    lines = subprocess.run([*command, "--engine-version", "0.5.14"], capture_output=True, text=True)
+    assert lines.returncode == 3
+    assert str(OUTPUTS) in lines.stdout
+    assert subprocess.run(command, capture_output=True).returncode == 2
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    changes=st.dictionaries(st.sampled_from(sorted(good("sglang").config)), JSON, max_size=4),
+    engine=st.sampled_from([SG14, VLLM, OURS]),
+)
+def test_any_config_is_read(
+    changes: dict[str, Any], engine: tuple[str, str | None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    made = good(engine[0])
+    made.config |= changes
+    for finding in lint(*made.write(tmp_path_factory.mktemp("any")), *engine):
+        assert finding.what
+
+
+@given(st.binary(max_size=200), st.none() | st.dictionaries(st.text(max_size=6), JSON, max_size=4))
+def test_any_header_is_read_or_refused_by_name(junk: bytes, header: dict[str, Any] | None) -> None:
+    import tempfile
+
+    raw = junk if header is None else json.dumps(header).encode()
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as weights:
+        weights.write((struct.pack("<Q", len(raw)) if header is not None else b"") + raw + junk)
+        weights.flush()
+        with contextlib.suppress(ValueError):
+            assert isinstance(read_header(Path(weights.name)), dict)
