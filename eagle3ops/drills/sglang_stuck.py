@@ -34,9 +34,9 @@ def main(folder: Path) -> None:
     new.write_text(json.dumps(facts))
     new.rename(folder / "ready.json")
     # On a CPU it would take most of the machine's memory for its cache, by default.
-    more += ("--max-total-tokens", "2048", "--context-length", "1024")
+    small = ("--max-total-tokens", "2048", "--context-length", "1024")
     argv = [python, "-m", "sglang.launch_server", "--model-path", os.environ["EAGLE3OPS_SGLANG_MODEL"]]
-    os.execve(python, [*argv, "--host", "127.0.0.1", "--port", str(port), *options, *more], environment)
+    os.execve(python, [*argv, "--host", "127.0.0.1", "--port", str(port), *options, *more, *small], environment)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def test_the_list_names_every_drill_and_what_is_not_possible(capsys: pytest.Capt
     text = capsys.readouterr().out
     for row in rows:
         assert row["name"] in text
-        assert (row["skipped"] is None) == (f"{row['name']} is skipped here" not in text)
+        assert (row["skipped"] is None) == (f"\n{row['name']} is skipped here" not in text)
 
 
 @pytest.mark.parametrize(
