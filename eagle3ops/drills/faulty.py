@@ -131,10 +131,11 @@ def crash_loop(stage: Stage) -> None:
     stage.ready()
 
     def crash() -> None:
-        # What a real one does meanwhile: it imports its libraries.
+        # What a real one does meanwhile: it imports its libraries, and waits for the others.
         end = time.monotonic() + 0.4
         while time.monotonic() < end:
             pass
+        time.sleep(1.5)
         os.abort()
 
     while True:

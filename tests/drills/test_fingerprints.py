@@ -25,7 +25,7 @@ HERE = [
     # Those that need a GPU, an engine or mounts of the test's own process are held elsewhere.
     if drill.name not in ("gpu_spin", "gpu_foreign", "sglang_stuck", "disk_full", "shm_full")
 ]
-WINDOW_S = 3.0
+WINDOW_S = 4.0
 
 
 @dataclass
