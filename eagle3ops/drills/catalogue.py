@@ -3,10 +3,9 @@
 import importlib.util
 import os
 import shutil
-from pathlib import Path
 
 from eagle3ops.drills import memory_group
-from eagle3ops.drills.drill import PYTHON, Drill, holds_capability, mount_small
+from eagle3ops.drills.drill import PYTHON, Drill, holds_capability
 from eagle3ops.errors import RequestError
 
 _CAP_SYS_ADMIN = 21
@@ -80,7 +79,7 @@ DRILLS: tuple[Drill, ...] = (
         within_s=60.0,
         convicts=False,
         against=_no_mounts,
-        prepare=lambda folder: mount_small(folder / "full", "8m"),
+        mount=("full", "8m"),
     ),
     _fault(
         "shm_full",
@@ -89,7 +88,7 @@ DRILLS: tuple[Drill, ...] = (
         within_s=60.0,
         convicts=False,
         against=_no_mounts,
-        prepare=lambda folder: mount_small(Path("/dev/shm"), "16m"),
+        mount=("/dev/shm", "16m"),
     ),
     _server("stopped", "the worker of a server was stopped (SIGSTOP)", {"stopped"}),
     _server("half_dead", "the worker of a server died, the server lives on", {"half_dead"}),

@@ -64,8 +64,8 @@ class Drill:
     """What is started, instead of the program of this name in `faulty.py`: argv, to which folder and lead are added."""
     against: Reason = possible
     """Why it cannot be held here, or None."""
-    prepare: Callable[[Path], str | None] | None = None
-    """To be done by the process that watches, as it has to see it; returns why it is not permitted, or None."""
+    mount: tuple[str, str] | None = None
+    """A small file system that who watches has to see as well: where (below the folder, or absolute), and its size."""
     scope: Literal["tree", "member"] = "tree"
     """`member`: only the process that the program names as `subject` is watched, not the whole tree."""
 
@@ -103,7 +103,7 @@ class Drill:
         Raises:
             Skipped: it is not possible here.
         """
-        reason = self.reason() or (self.prepare(folder) if self.prepare else None)
+        reason = self.reason() or (mount_small(folder / self.mount[0], self.mount[1]) if self.mount else None)
         if reason is not None:
             raise Skipped(f"drill {self.name} is skipped: {reason}")
         argv = [*(self.program or (*PYTHON, "eagle3ops.drills.faulty", self.name)), str(folder), str(lead)]
@@ -207,7 +207,7 @@ class Running:
             time.sleep(0.02)
 
     def end(self) -> None:
-        """End every process of it, and take back what lies outside the process table."""
+        """End every process of it, and take back what it made, but for its log."""
         everyone = self._seen | self.processes()
         signal_all(everyone, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -218,6 +218,9 @@ class Running:
         group = self.facts.get("group")
         if isinstance(group, str) and Path(group).name.startswith(memory_group.PREFIX):
             _remove_group(Path(group), deadline)
+        if self.drill.mount is not None:
+            unmount(self.folder / self.drill.mount[0])
+        _forget(self.folder)
 
     def __enter__(self) -> "Running":
         return self
@@ -268,14 +271,13 @@ def unmount(point: Path) -> None:
     ctypes.CDLL(None, use_errno=True).umount2(str(point).encode(), 2)
 
 
-def forget(folder: Path) -> None:
-    """Delete what a drill left in its folder, but not its log."""
-    for path in folder.iterdir():
-        if path.name in ("engine.log", "ready.json"):
-            continue
-        with contextlib.suppress(OSError):
+def _forget(folder: Path) -> None:
+    """Delete the files that a drill made, some of them large, but not what tells of it."""
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            if path.name in ("engine.log", "ready.json", "evidence"):
+                continue
             if path.is_dir() and not path.is_symlink():
-                unmount(path)
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                path.unlink()
+                path.unlink(missing_ok=True)

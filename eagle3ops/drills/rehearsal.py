@@ -92,7 +92,7 @@ async def _rehearse(
         evidence=running.folder / "evidence",
         on_incident=seen.incident,
         on_conviction=seen.conviction,
-        samples=own_samples(find().processes, paths=(running.folder / "full",)) if drill.prepare else None,
+        samples=own_samples(find().processes, paths=(running.folder / drill.mount[0],)) if drill.mount else None,
         say=seen.troubles.append,
     )
     guarding = asyncio.create_task(guard.run())

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from eagle3ops.cli import main
 from eagle3ops.drills.catalogue import DRILLS, find
 from eagle3ops.drills.drill import Skipped
+from eagle3ops.runs.processes import identify
 
 
 def test_the_list_names_every_drill_and_what_is_not_possible(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +64,7 @@ def test_full_disks_are_seen_by_who_started_them_and_by_nobody_else(tmp_path: Pa
             f"with find({name!r}).start(folder):\n"
             f"    space = os.statvfs({'/dev/shm' if name == 'shm_full' else str(place / 'full')!r})\n"
             "    print(space.f_bavail, space.f_blocks * space.f_frsize)\n"
+            "assert os.statvfs('/dev/shm').f_bavail > 0 and not os.path.ismount(folder / 'full')\n"
         )
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         assert run.returncode == 0, run.stderr
@@ -81,3 +85,21 @@ def test_mounts_that_are_not_permitted_skip_the_drill(tmp_path: Path, monkeypatc
         pytest.skip("it is skipped before it comes to that")
     with pytest.raises(Skipped, match="EPERM"):
         drill.start(tmp_path)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_whoever_ends_the_command_ends_what_it_started(number: int, code: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "eagle3ops", "drill", "stopped", "--json", "--keep", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not (told := list(tmp_path.glob("*/ready.json"))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        facts = json.loads(told[0].read_text())
+        members = [found for pid in (facts["subject"], facts["worker"]) if (found := identify(pid)) is not None]
+        assert len(members) == 2
+        process.send_signal(number)
+        assert process.wait(60) == code
+    deadline = time.monotonic() + 30
+    while any(identify(one.pid) == one for one in members) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [one for one in members if identify(one.pid) == one] == []

@@ -249,6 +249,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
         with find(name).start(folder) as running:
             everyone = running.processes()
             assert len(everyone) >= 2
+        assert {path.name for path in folder.iterdir()} == {"engine.log", "ready.json"}
         assert not [one for one in everyone.values() if identify(one.pid) == one]
 
 
