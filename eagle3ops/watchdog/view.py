@@ -69,14 +69,9 @@ class View:
 
     @property
     def still(self) -> bool:
-        """Nothing moves: no CPU, no bytes, no GPU, no compiler, and no process comes and goes."""
+        """Nothing moves: no CPU, no bytes, no GPU, no compiler."""
         rates = self.short
         if rates is None or rates.seconds < 8.0 or self.compiling:
-            return False
-        gone = self.window.gone_at
-        if gone is not None and self.now - gone <= 10.0:
-            # What a process did that lived for a second is in no rate: a worker that crashes again and again is no
-            # silence.
             return False
         util = self.window.gpus.util(10.0)
         return (
