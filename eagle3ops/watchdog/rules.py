@@ -51,19 +51,17 @@ def _told(view: View) -> Iterator[Finding]:
 
 
 def _process_faults(view: View) -> Iterator[Finding]:
-    now, living = view.now, view.window.living()
+    living = view.window.living()
     engine = [track for track in living if not track.helper]
-    stopped = [track for track in engine if track.state in ("T", "t")]
-    # A debugger, and py-spy, stop a process for a moment (t).
-    halted = [track for track in stopped if track.state == "T" or view.ago(track.state_since) > 60.0]
+    halted = [track for track in engine if track.state in ("T", "t")]
     if halted and not view.overcome(min(track.state_since for track in halted)):
         since = min(track.state_since for track in halted)
         words = f"{_names(halted)} in state {halted[0].state} for {view.ago(since):.0f} s"
         yield Finding("stopped", (Signal("state", words),), _pids(halted), since)
     blocked = [track for track in engine if track.family == "pipe_write" and track.state == "S"]
-    blocked = [track for track in blocked if track.still_since <= now - 5.0]
+    blocked = [track for track in blocked if _rests(view, track)]
     if blocked:
-        since = min(max(track.family_since, track.still_since) for track in blocked)
+        since = min(track.family_since for track in blocked)
         words = f"{_names(blocked)} has waited for room in a pipe for {view.ago(since):.0f} s"
         yield Finding("blocked_pipe", (Signal("wchan", words),), _pids(blocked), since)
     here = {track.pid for track in living}
@@ -77,6 +75,12 @@ def _process_faults(view: View) -> Iterator[Finding]:
         since = min(track.state_since for track in zombies)
         words = f"{_names(zombies)} has ended and its parent {zombies[0].ppid} goes on, for {view.ago(since):.0f} s"
         yield Finding("half_dead", (Signal("zombie", words),), _pids(zombies), since)
+
+
+def _rests(view: View, track: Track) -> bool:
+    """It has done next to nothing for some seconds; being looked at by a debugger is next to nothing."""
+    rates = view.window.of(track.pid, 10.0)
+    return rates is not None and rates.cpu < 1.0 and (rates.wakeups or 0.0) < 2.0
 
 
 def _mattered(track: Track) -> bool:

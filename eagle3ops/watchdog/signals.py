@@ -4,13 +4,13 @@ Samples go in one after another; what is kept of each is small, and every figure
 Whatever a sample holds, only what is of the right kind is looked at.
 """
 
-import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3ops.watchdog.gpu_signals import Gpus
+from eagle3ops.watchdog.process_kinds import family, is_compiler, is_helper
 from eagle3ops.watchdog.values import entries, mapping, number, text
 
 WINDOW_S = 5.0
@@ -23,43 +23,8 @@ _SUSPENDED_S = 0.5
 _STARVED_PERCENT = 90.0
 _SLOW_SAMPLE_MS = 2500.0
 _LOST_KEPT = 500
+_TRACED_S = 60.0
 MOST_PROCESSES = 4096
-
-FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (name, re.compile(pattern))
-    for name, pattern in (
-        ("futex", r"^_*futex"),
-        ("poll", r"^(?:do_|ep_|_*sys_)?e?poll|^poll_schedule|^do_select|^do_pselect|^do_sys_poll"),
-        ("sleep", r"nanosleep|^schedule_hrtimeout"),
-        ("pipe_write", r"pipe_write"),
-        ("pipe_read", r"pipe_read|^wait_for_partner"),
-        ("wait", r"^do_wait|^kernel_wait|^do_wait_"),
-        ("stop", r"^do_signal_stop|^ptrace_stop|^do_notify_parent"),
-        ("lock", r"flock|locks_lock|^posix_lock|fcntl_setlk"),
-        (
-            "disk",
-            r"^folio_|^wait_on_page|^io_sched|^nfs|^rpc_|^jbd2|^xfs_|^ext4_|^fuse|request_wait|^blk_|^ceph|^cv_wait",
-        ),
-        ("socket", r"^inet_|^sk_|^unix_|^wait_woken|^tcp_|^skb_|^__skb_"),
-    )
-)
-"""Kernel functions change their names; these families do not. Of futex to socket, in that order."""
-COMPILERS = re.compile(
-    r"^(?:nvcc|cicc|ptxas|cudafe\+\+|fatbinary|nvlink|ninja|cmake|make|cc1(?:plus)?|c\+\+|cc|[gc]\+\+|gcc|clang(?:\+\+)?|"
-    r"ld(?:\.\w+)?|lld|collect2|as|rustc|gcc-real)(?:[-.\d]\S*)?$"
-)
-_HELPERS = re.compile(
-    r"^(?:nvidia-smi|nvidia-debugdump|sh|bash|dash|sed|awk|grep|cat|file|git|uname|lscpu|lspci|numactl|ldconfig|which|"
-    r"tee|sleep|timeout|env|setsid|py-spy|gdb|tail|head|ps|df|free|hostname|ibv_devinfo)$"
-)
-_TRACKER = re.compile(r"resource_tracker|_inductor.compile_worker")
-
-
-def family(wchan: str | None) -> str:
-    """For what a process waits in the kernel, in one word; empty where it runs or nothing is known."""
-    if not wchan or wchan == "0":
-        return ""
-    return next((name for name, pattern in FAMILIES if pattern.search(wchan)), "other")
 
 
 @dataclass(slots=True)
@@ -91,6 +56,7 @@ class Track:
     family: str = ""
     family_since: float = 0.0
     was_alive: bool = False
+    traced_since: float | None = None
     still_since: float = 0.0
     """Since then neither CPU, wake-ups nor bytes have moved."""
     points: deque[_Counts] = field(default_factory=deque)
@@ -145,6 +111,8 @@ class Window:
         """Some process has been seen."""
         self.gone_at: float | None = None
         """When a process that mattered was last seen to be gone while others stayed."""
+        self.came_at: float | None = None
+        """When one last came while others were there."""
         self.compiled_at: float | None = None
         self.oom_at: float | None = None
         self.members: frozenset[int] = frozenset()
@@ -312,16 +280,25 @@ class Window:
         track.seen_at, track.name = at, name
         ppid = number(entry.get("ppid"))
         track.ppid = None if ppid is None else int(ppid)
-        track.compiler = COMPILERS.match(name) is not None
-        track.helper = _HELPERS.match(name) is not None or bool(_TRACKER.search((text(entry.get("cmd")) or "")[:500]))
+        track.compiler = is_compiler(name)
+        track.helper = is_helper(name, text(entry.get("cmd")) or "")
         state = (text(entry.get("state")) or "")[:1]
+        if track.first_at == at and self.seen and not track.helper and not track.compiler:
+            self.came_at = at
+        kind = family(text(entry.get("wchan")))
+        if state == "t":
+            # Looked at by a debugger, or by the evidence itself: for a while it is what it was before.
+            track.traced_since = at if track.traced_since is None else track.traced_since
+            if track.state and at - track.traced_since < _TRACED_S:
+                state, kind = track.state, track.family
+        else:
+            track.traced_since = None
         if state != track.state:
             track.state, track.state_since = state, at
         if state and state not in "ZX":
             self.seen = track.was_alive = True
             if track.compiler:
                 self.compiled_at = at
-        kind = family(text(entry.get("wchan")))
         if kind != track.family:
             track.family, track.family_since = kind, at
         self._count(track, entry, at)

@@ -12,6 +12,7 @@ STILL_PERCENT = 2.0
 """Of a core over all processes: less is nothing. Seen: up to 1.2 % of a server whose start was held, by its polls."""
 STILL_BYTES_S = 256e3
 MOVING_BYTES_S = 1e6
+_CHANGED_S = 15.0
 RECEIVED_S = 50e6
 IMPORT_BYTES_S = 20e3
 GREW_BYTES = 64 << 20
@@ -74,8 +75,11 @@ class View:
         if rates is None or rates.seconds < 8.0 or self.compiling:
             return False
         util = self.window.gpus.util(10.0)
+        changed = max(self.window.gone_at or 0.0, self.window.came_at or 0.0)
         return (
-            rates.cpu < STILL_PERCENT
+            # What a process did that is gone is not in the sums.
+            self.now - changed > _CHANGED_S
+            and rates.cpu < STILL_PERCENT
             and (rates.read or 0.0) < STILL_BYTES_S
             and (rates.written or 0.0) < STILL_BYTES_S
             and (util is None or util <= 2.0)

@@ -277,6 +277,18 @@ def test_helpers_and_debuggers_are_no_evidence() -> None:
     assert machine.standings == {Standing.HEALTHY}
 
 
+def test_taking_the_evidence_changes_nothing() -> None:
+    worker = Process(2, 1, "sglang::scheduler", "S", "anon_pipe_write")
+    machine = Machine(Process(1, wakeups=10.0), worker)
+    machine.say(READY)
+    assert told(machine.run(40)) == ("blocked_pipe", Standing.CONVICTED)
+    worker.state, worker.wchan, worker.wakeups = "t", "ptrace_stop", 3.0
+    machine.run(3)
+    worker.state, worker.wchan, worker.wakeups = "S", "anon_pipe_write", 0.0
+    machine.run(20)
+    assert {told(one) for one in machine.readings[35:]} == {("blocked_pipe", Standing.CONVICTED)}
+
+
 def test_batches_in_the_log_of_one_process_acquit_no_other() -> None:
     worker = Process(2, 1, "sglang::detoken")
     machine = Machine(Process(1, wakeups=10.0), worker, Process(3, 1, "sglang::schedul", "R", "0", cpu=1.0))
@@ -302,6 +314,17 @@ def test_a_threshold_at_which_it_wavers_makes_no_second_incident() -> None:
     convicted = [one for one in machine.readings if one.standing is Standing.CONVICTED]
     assert len(convicted) > 200
     assert len({(one.state, one.since) for one in convicted}) == 1
+
+
+def test_ranks_that_crash_and_start_again_are_not_still() -> None:
+    machine = Machine(Process(1), Process(2, 1))
+    machine.say("[2026-11-30 02:46:10] Init torch distributed begin.")
+
+    def replace(at: float) -> None:
+        if int(at) % 5 == 0:
+            machine.processes[1] = Process(int(at), 1, cpu=0.01)
+
+    assert told(machine.run(200, replace)) == ("overdue", Standing.CONVICTED)
 
 
 def test_a_dead_child_of_work_that_goes_on_is_no_fault() -> None:
