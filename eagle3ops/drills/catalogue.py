@@ -115,10 +115,12 @@ DRILLS: tuple[Drill, ...] = (
     ),
     _well("idle", "a server that nobody asks anything", {"serving", "idle"}, "serving", serves=True),
     _well("busy", "a server that is asked twice a second", {"serving", "idle"}, "serving", serves=True),
+    _well("long_request", "a server at one request for a minute; a probe waits", {"serving"}, "serving", serves=True),
     _well("compile", "compilers compute and nobody says anything", {"compiling"}, "compiling"),
     _well("slow_load", "weights are read, 80 MB/s", {"loading"}, "loading"),
     _well("slow_mmap", "weights are mapped and touched, 80 MB/s", {"loading"}, "loading"),
     _well("bursts", "a training that waits for its data most of the time", {"working", "straggler"}, "training"),
+    _well("checkpoint", "a training that writes a checkpoint, in silence", {"working"}, "checkpointing"),
     Drill(
         name="gpu_foreign",
         what="an idle server on a GPU on which somebody else's kernel spins",

@@ -6,6 +6,7 @@ The standard library is all it needs. A request waits for the worker as long as 
 import json
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,7 +21,7 @@ class Server:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._turn = threading.Lock()
-        self._running = 0
+        self._here = 0
         self._passes = 0
         self._deaf = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -36,34 +37,37 @@ class Server:
         """From now on nothing is answered any more."""
         self._deaf.set()
 
-    def generate(self) -> None:
-        """One token from the worker."""
-        self._running += 1
+    def generate(self, tokens: int = 1, *, every_s: float = 0.0) -> None:
+        """Tokens from the worker, one request at a time; whoever comes meanwhile queues."""
+        self._here += 1
         try:
             with self._turn:
-                self._channel.sendall(b"1")
-                if not self._channel.recv(1):
-                    # The worker is gone. The one who waits for it is not told, as in the real ones.
-                    threading.Event().wait()
-                self._passes += 1
+                for _ in range(tokens):
+                    self._channel.sendall(b"1")
+                    if not self._channel.recv(1):
+                        # The worker is gone. The one who waits for it is not told, as in the real ones.
+                        threading.Event().wait()
+                    self._passes += 1
+                    time.sleep(every_s)
         except OSError:
             threading.Event().wait()
         finally:
-            self._running -= 1
+            self._here -= 1
 
     def _answer(self, path: str) -> tuple[str, str]:
         """Kind and text of an answer."""
+        queued = max(0, self._here - 1)
         if path == "/metrics":
             lines = (
-                f"sglang:num_running_reqs {self._running}",
-                "sglang:num_queue_reqs 0",
-                f"sglang:num_used_tokens {self._running * 10}",
+                f"sglang:num_running_reqs {self._here - queued}",
+                f"sglang:num_queue_reqs {queued}",
+                f"sglang:num_used_tokens {self._here * 10}",
                 f"sglang:cuda_graph_passes_total {self._passes}",
                 f"sglang:generation_tokens_total {self._passes}",
             )
             return "text/plain", "\n".join(lines) + "\n"
         if path == "/get_load":
-            return _json([{"dp_rank": 0, "num_reqs": self._running, "num_waiting_reqs": 0, "num_tokens": 0}])
+            return _json([{"dp_rank": 0, "num_reqs": self._here, "num_waiting_reqs": queued, "num_tokens": 0}])
         if path in ("/generate", "/health_generate"):
             self.generate()
             return _json({"text": "a", "output_ids": [1], "meta_info": {"completion_tokens": 1, "prompt_tokens": 1}})

@@ -54,6 +54,15 @@ def busy(stage: Stage) -> None:
         time.sleep(0.5)
 
 
+def long_request(stage: Stage) -> None:
+    """A server at one request for more than a minute: who comes meanwhile, a probe too, waits his turn."""
+    server, _ = stage.serve()
+    stage.ready()
+    while True:
+        server.generate(700, every_s=0.1)
+        time.sleep(8)
+
+
 def compile(stage: Stage) -> None:
     """ninja starts one compiler after the other; each computes and says nothing."""
     stage.load()
@@ -65,10 +74,8 @@ def compile(stage: Stage) -> None:
         "while time.monotonic() < end:\n  stop = time.monotonic() + 0.03\n"
         "  while time.monotonic() < stop: pass\n  time.sleep(0.05)\n"
     )
-    call = [str(bin / "cicc"), "-I", "-S", "-c", burn]
     die = f"import ctypes; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, 9, 0, 0, 0)\n"
-    ninja = f"{die}import os\nwhile True:\n  os.waitpid(os.posix_spawn({call[0]!r}, {call!r}, os.environ), 0)\n"
-    call[4] = die + burn
+    call = [str(bin / "cicc"), "-I", "-S", "-c", die + burn]
     ninja = f"{die}import os\nwhile True:\n  os.waitpid(os.posix_spawn({call[0]!r}, {call!r}, os.environ), 0)\n"
     say("Emitting ninja build file build.ninja...")
     say("Building extension module fused_ops...")
@@ -102,4 +109,23 @@ def bursts(stage: Stage) -> None:
         time.sleep(1.4)
 
 
-PROGRAMS = (idle, busy, compile, slow_load, slow_mmap, bursts)
+def checkpoint(stage: Stage) -> None:
+    """A training that writes a checkpoint for longer than a step may take, and says nothing meanwhile."""
+    say("Starting training")
+    stage.ready()
+    step = 0
+    while True:
+        for _ in range(10):
+            step += 1
+            say(f"step {step}/100000 loss 3.45 lr 4.9e-4")
+            time.sleep(1)
+        say(f"Saving the checkpoint to {stage.folder}/checkpoint-{step}")
+        with (stage.folder / "checkpoint").open("wb") as file:
+            for _ in range(150):
+                file.write(os.urandom(2**18))
+                file.flush()
+                os.fsync(file.fileno())
+                time.sleep(1)
+
+
+PROGRAMS = (idle, busy, long_request, compile, slow_load, slow_mmap, bursts, checkpoint)
