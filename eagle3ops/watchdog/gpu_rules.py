@@ -9,6 +9,8 @@ from eagle3ops.watchdog.view import Finding, View
 
 _SPIN_S = 20.0
 _THROTTLED_S = 60.0
+_NO_ANSWER_S = 60.0
+"""A driver that is busy answers again; one that has lost a GPU says so."""
 _IDLE_RANK_PERCENT = 20.0
 _SAME_SIZE = 4.0
 """Ranks of one job use memory alike; a GPU with much less on it is none of its own."""
@@ -18,6 +20,8 @@ def gpu_faults(view: View) -> Iterator[Finding]:
     """Lost, in error, spinning; and what hinders: a slow rank, somebody else, heat."""
     gpus = view.window.gpus
     for gpu in gpus.broken():
+        if gpu.state == "no answer" and view.ago(gpu.state_since) < _NO_ANSWER_S:
+            continue
         words = f"GPU {gpu.index}: {gpu.state} for {view.ago(gpu.state_since):.0f} s"
         yield Finding("gpu_lost", (Signal("gpu_state", words),), _on([gpu]), gpu.state_since)
     for at, index, code, convicts in gpus.errors(view.now - 900.0):

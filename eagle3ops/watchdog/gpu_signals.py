@@ -19,7 +19,7 @@ _IDLE_S = 5.0
 SPIN_UTIL = 95.0
 SPIN_MARGIN_W = 10.0
 """So much above idling is still no work. Seen: idle 121 to 124 W, waiting 123 to 126 W, the smallest work 137 W."""
-_THROTTLES = ("hw slowdown", "hw thermal", "sw thermal", "power brake", "thermal")
+_THROTTLES = ("hardware slowdown", "thermal", "power brake")
 _MOST = 64
 
 

@@ -13,6 +13,7 @@ STILL_PERCENT = 2.0
 STILL_BYTES_S = 256e3
 MOVING_BYTES_S = 1e6
 _CHANGED_S = 15.0
+_SPOKE_S = 8.0
 RECEIVED_S = 50e6
 IMPORT_BYTES_S = 20e3
 GREW_BYTES = 64 << 20
@@ -70,15 +71,16 @@ class View:
 
     @property
     def still(self) -> bool:
-        """Nothing moves: no CPU, no bytes, no GPU, no compiler."""
+        """Nothing moves: no CPU, no bytes, no GPU, no compiler, no word."""
         rates = self.short
         if rates is None or rates.seconds < 8.0 or self.compiling:
             return False
         util = self.window.gpus.util(10.0)
         changed = max(self.window.gone_at or 0.0, self.window.came_at or 0.0)
         return (
-            # What a process did that is gone is not in the sums.
+            # What a process did that is gone is not in the sums, nor is one that lived between two looks.
             self.now - changed > _CHANGED_S
+            and (self.reader.spoke_at is None or self.now - self.reader.spoke_at > _SPOKE_S)
             and rates.cpu < STILL_PERCENT
             and (rates.read or 0.0) < STILL_BYTES_S
             and (rates.written or 0.0) < STILL_BYTES_S

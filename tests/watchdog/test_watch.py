@@ -429,7 +429,7 @@ def test_memory_and_space() -> None:
 
 def test_a_throttled_gpu_is_told_and_accuses_nobody() -> None:
     machine = Machine(Process(1, cpu=1.0), expect="work")
-    machine.gpus = [gpu(0, 99.0, 650.0, reason_names=["hw thermal slowdown"])]
+    machine.gpus = [gpu(0, 99.0, 650.0, reason_names=["hardware thermal slowdown"])]
     assert told(machine.run(80)) == ("throttled", Standing.HEALTHY)
 
 
