@@ -11,6 +11,7 @@ Sums over all ranks. What is no figure, or no line of the format, is passed over
 """
 
 import math
+import re
 from collections.abc import Mapping
 
 _NAMES = {
@@ -26,6 +27,7 @@ _NAMES = {
     "vllm:generation_tokens_total": "generated_tokens",
     "sglang:num_requests_total": "requests",
 }
+_WORD = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _MAX_LINES = 200_000
 
 
@@ -33,7 +35,8 @@ def parse_metrics(text: str) -> dict[str, float]:
     """The figures above, as far as the text has them."""
     found: dict[str, float] = {}
     for line in text.splitlines()[:_MAX_LINES]:
-        name = _NAMES.get(line.split("{", 1)[0].split(None, 1)[0] if line.strip() else "")
+        word = _WORD.match(line)
+        name = _NAMES.get(word[0]) if word is not None else None
         if name is None:
             continue
         # A label's value may hold anything, blanks and braces included.

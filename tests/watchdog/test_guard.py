@@ -237,7 +237,7 @@ async def test_a_guard_that_was_late_says_so_with_the_next_sample(
         return "working", HEALTHY
 
     judge = Judge(says)
-    guard, _ = _guard(PidFinder(sleeper.pid), judge, tmp_path, samples=samples(), until=time.monotonic() + 2.0)
+    guard, _ = _guard(PidFinder(sleeper.pid), judge, tmp_path, samples=samples(), until=time.monotonic() + 1.3)
     await guard.run()
     assert any(sample["late"] for sample, _ in judge.samples)
     assert not judge.samples[0][0]["late"]
@@ -256,7 +256,7 @@ async def test_a_call_that_hangs_holds_nobody_up(sleeper: Any, tmp_path: Path) -
             return super().__call__()
 
     judge = Judge()
-    guard, readings = _guard(Find(sleeper.pid), judge, tmp_path, until=time.monotonic() + 1.5)
+    guard, readings = _guard(Find(sleeper.pid), judge, tmp_path, until=time.monotonic() + 1.2)
     await guard.run()
     hang.set()
     assert Find.looks == 2  # asked once more, and not again while that has not come back

@@ -86,6 +86,7 @@ def test_a_process_that_is_stopped_goes_on_and_ends(watch: Watch, sleeper: Any, 
     assert err.startswith(f"watching pid {sleeper.pid}")
 
 
+@pytest.mark.slow
 def test_what_still_stands_when_time_is_up_is_exit_code_4(watch: Watch, sleeper: Any, tmp_path: Path) -> None:
     os.kill(sleeper.pid, signal.SIGSTOP)
     process = watch("--pid", sleeper.pid, "--for", "25", "--evidence", tmp_path / "evidence", "--no-probe")
@@ -111,6 +112,7 @@ def test_a_server_by_its_url(watch: Watch, start_engine: Any) -> None:
     assert "/generate" in engine.asked()
 
 
+@pytest.mark.slow
 def test_a_run_stage_by_stage(watch: Watch, tmp_path: Path) -> None:
     run = tmp_path / "root/runs/20261130-000000-demo-abcd"
     (run / "logs").mkdir(parents=True)
