@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eagle3ops.watchdog.evidence import flight, locks, machine, pickled, procfs, sockets, stacks
+from eagle3ops.watchdog.evidence import dossier, flight, locks, machine, pickled, procfs, sockets, stacks
 from eagle3ops.watchdog.evidence.dossier import safe_name
 from eagle3ops.watchdog.evidence.flight_files import find_records
 from eagle3ops.watchdog.evidence.stacks import Dump, cluster, describe, parse_dump
@@ -297,6 +297,29 @@ def test_seven_of_eight() -> None:
     found = cluster(moved, dict.fromkeys(range(8), "python train.py"), dumps)
     assert [(one.pids, one.standing) for one in found if one.odd] == [((3,), ())]
     assert "rank 3 moves through forward (model.py:1): rank 3 is the odd one" in describe(found, names, twice=True)[0]
+
+
+def test_who_holds_the_gil_all_the_time() -> None:
+    text = RANKS.format(pid=1, top="rendezvous (torch/_symmetric_memory.py:7)", line=1).replace("active", "active+gil")
+    held, moved = parse_dump(text, 1), parse_dump(text.replace(":7)", ":8)"), 1)
+    assert stacks.hold_the_gil([held], [held]) == [1]
+    assert stacks.hold_the_gil([held], [moved]) == []
+    assert stacks.hold_the_gil([held], []) == []
+
+
+MANIFEST_NAME = st.text(max_size=12) | st.sampled_from(
+    ["../x", "/etc/x", "a/../../x", "a//b", ".hidden", "a/b.json", "before"]
+)
+
+
+@given(
+    st.fixed_dictionaries({"steps": st.lists(st.fixed_dictionaries({"files": st.lists(MANIFEST_NAME)}) | st.none())})
+)
+def test_a_foreign_manifest_moves_nothing_out_of_its_folder(manifest: dict[str, Any]) -> None:
+    for name in dossier._names(manifest):
+        top = name.split("/", 1)[0]
+        assert top not in ("", ".", "..")
+        assert not top.startswith(".")
 
 
 def test_two_that_do_different_things_are_not_blamed() -> None:

@@ -258,11 +258,15 @@ class _Collection(Book):
         living = [one for one in self.subject.processes if one.pid in known]
         asked = ask_each(living, lambda one: spying.is_python(one.pid), each_s=1.0, until=until)
         # One of which it may not be known is asked as well: py-spy says what is not permitted.
-        chosen = [one for one, answer in zip(living, asked, strict=True) if answer.value is not False][:MOST_SPIED]
+        python = [one for one, answer in zip(living, asked, strict=True) if answer.value is not False]
+        # Ranks before the many helpers that an engine keeps for compiling, which have hardly used a processor.
+        python.sort(key=lambda one: (one.pid not in self.subject.roles, -known[one.pid]["cpu_s"]))
+        chosen = python[:MOST_SPIED]
         if not chosen:
             return ["no Python process is among them"]
         first = spying.take(chosen, until=until)
         missing = self._dumps("stacks-1", first)
+        missing += [f"{len(python) - MOST_SPIED} Python processes with less CPU time"] * (len(python) > MOST_SPIED)
         got = [one for one, (dump, _) in zip(chosen, first, strict=True) if not dump.missing]
         second: list[tuple[Dump, str]] = []
         if got and until - time.monotonic() > apart_s + 1:
@@ -272,6 +276,12 @@ class _Collection(Book):
         kinds = {facts["pid"]: waits.kind_of(facts) for facts in self.processes}
         self.clusters = stacks.cluster([dump for dump, _ in first], kinds, [dump for dump, _ in second])
         self.tell(0, [Evidence(w) for w in stacks.describe(self.clusters, self.names, twice=bool(second))])
+        held = stacks.hold_the_gil([dump for dump, _ in first], [dump for dump, _ in second])
+        for pid in held:
+            words = (
+                "holds the GIL at the same place in both looks: no other thread of it runs, its own watchdog neither"
+            )
+            self.tell(0, [Evidence(f"{self.names.get(pid, f'pid {pid}')}: {words}")])
         odd = [pid for one in self.clusters if one.odd for pid in one.pids]
         self.suspect(0, odd)
         self._waits_for_locks([dump for dump, _ in first])

@@ -168,6 +168,15 @@ def waits_for_lock_file(dump: Dump) -> bool:
     return any(_LOCK_WAIT.search(str(frame)) for thread in dump.threads for frame in thread.frames[:12])
 
 
+def hold_the_gil(dumps: Sequence[Dump], later: Sequence[Dump]) -> list[int]:
+    """Processes in which one thread had Python's global lock at one place in both looks, as in a long call of C."""
+
+    def holders(of: Sequence[Dump]) -> set[tuple[int, str, tuple[Frame, ...]]]:
+        return {(d.pid, t.thread, t.frames) for d in of for t in d.threads if "gil" in t.state and t.frames}
+
+    return sorted({pid for pid, _, _ in holders(dumps) & holders(later)})
+
+
 def normalise(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """A stack by which processes are compared: line numbers only in the innermost frame."""
     return tuple(
@@ -250,7 +259,9 @@ def _odd(clusters: Sequence[Cluster]) -> set[int]:
 def describe(clusters: Sequence[Cluster], names: Mapping[int, str], *, twice: bool) -> list[str]:
     """What the clusters say, for people: `7 of 8 stand in all_reduce (...), rank 3 in rendezvous (...)`."""
     found = []
-    for kind in dict.fromkeys(one.kind for one in clusters):
+    # Those first in which one stands out.
+    kinds = dict.fromkeys(one.kind for one in sorted(clusters, key=lambda one: not one.odd))
+    for kind in kinds:
         peers = [one for one in clusters if one.kind == kind and one.role == "MainThread"]
         count = sum(len(one.pids) for one in peers)
         if not peers:
