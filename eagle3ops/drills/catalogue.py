@@ -62,6 +62,7 @@ DRILLS: tuple[Drill, ...] = (
     _fault("flock", "waits for a file lock that a sleeping process holds", _HUNG | {"stale_lock"}),
     _fault("disk_wait", "touches a mapped file on a dead mount (state D)", {"disk_wait"}),
     _fault("hung_import", "says that it imports, and waits for a lock", _HUNG, "importing"),
+    _fault("odd_rank", "four ranks: three wait in a collective for the one that waits for data", _HUNG),
     _fault("nccl_init", "rank 0 listens for the others, nobody comes", _HUNG, "connecting"),
     _fault("slow_disk", "weights come in at 2 MB/s", {"slow_load"}, "loading", within_s=120.0, convicts=False),
     _fault("crash_loop", "a worker that dies as often as it is started", {"overdue"}, "connecting"),

@@ -108,6 +108,31 @@ def hung_import(stage: Stage) -> None:
     lock.acquire()
 
 
+def odd_rank(stage: Stage) -> None:
+    """Four ranks: three wait in a collective for the one that waits for its data."""
+    stage.load()
+    python = [sys.executable, "-S", "-P", "-m", "eagle3ops.drills.faulty", "rank", str(stage.folder), "0"]
+    ranks = [
+        child(lambda rank=rank: os.execve(sys.executable, python, {**os.environ, "RANK": str(rank)}))  # type: ignore[misc]
+        for rank in range(4)
+    ]
+    stage.ready(ranks=ranks)
+    os.waitpid(ranks[0], 0)
+
+
+def rank(stage: Stage) -> None:
+    """One of the ranks of `odd_rank`."""
+
+    def all_reduce() -> None:
+        ours, _theirs = socket.socketpair()
+        ours.recv(1)
+
+    def next_batch() -> None:
+        threading.Event().wait()
+
+    (next_batch if os.environ["RANK"] == "2" else all_reduce)()
+
+
 def nccl_init(stage: Stage) -> None:
     """The ranks do not find each other: rank 0 listens, nobody comes."""
     say("server_args={'model_path': 'toy', 'tp_size': 2}")
@@ -252,7 +277,7 @@ def deaf(stage: Stage) -> None:
 
 
 _FAULTS = (
-    *(deadlock, spin, pipe, baton, flock, hung_import, nccl_init, slow_disk, crash_loop, host_oom),
+    *(deadlock, spin, pipe, baton, flock, hung_import, odd_rank, rank, nccl_init, slow_disk, crash_loop, host_oom),
     *(disk_wait, disk_full, shm_full, stopped, half_dead, dead_thread, deaf),
 )
 PROGRAMS = {program.__name__: program for program in (*_FAULTS, *well.PROGRAMS)}

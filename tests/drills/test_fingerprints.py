@@ -233,6 +233,15 @@ def test_loading_is_seen_by_bytes_also_through_a_mapping(seen: dict[str, Seen]) 
     assert 0 < seen["slow_disk"].top.rchar < 20e6
 
 
+def test_of_four_ranks_one_waits_elsewhere(seen: dict[str, Seen]) -> None:
+    of = seen["odd_rank"]
+    waits = [of.looks[pid].wchan for pid in of.running.facts["ranks"]]
+    assert len(set(waits)) == 2
+    assert waits.count(waits[0]) == 3
+    assert "futex" in waits[2]
+    assert b"RANK=2" in Path(f"/proc/{of.running.facts['ranks'][2]}/environ").read_bytes()
+
+
 def test_a_starved_training_works_in_bursts(seen: dict[str, Seen]) -> None:
     assert 0 < seen["bursts"].top.cpu < 0.5
 
