@@ -131,6 +131,18 @@ def build_parser() -> ArgumentParser:
     _add_watch(commands, common)
     _add_drafters(commands, common)
     _add_layers(commands)
+    _add_patch(commands, common)
+    convert = commands.add_parser("convert", help="a drafter's checkpoint in another engine's form")
+    convert.add_argument("drafter", help="folder of the checkpoint")
+    convert.add_argument("--target", required=True, metavar="DIR", help="folder of the target, with its config.json")
+    convert.add_argument("--to", required=True, choices=("sglang", "vllm", "both"), help="who is to serve it")
+    convert.add_argument("--out", required=True, metavar="DIR", help="a new folder")
+    convert.add_argument(
+        "--from", dest="form", metavar="FORM", help="sglang, specforge, modelopt, vllm, speculators ..."
+    )
+    convert.add_argument("--sglang-version", default="0.5.23", metavar="V", help="that is to serve it (0.5.23)")
+    convert.add_argument("--vllm-version", default="0.32.0", metavar="V", help="that is to serve it (0.32.0)")
+    convert.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
     lint = commands.add_parser("lint", help="what is wrong with a drafter's checkpoint, for a target and an engine")
     lint.add_argument("drafter", help="folder of the checkpoint")
     lint.add_argument("--target", required=True, metavar="DIR", help="folder of the target, with its config.json")
@@ -209,6 +221,29 @@ def _add_drafters(commands: "_SubParsersAction[ArgumentParser]", common: Argumen
         command.add_argument("--reason", metavar="TEXT", help="why; it is recorded")
     for command in (show, back):
         command.add_argument("target", nargs="?", help="its name, or the beginning of its fingerprint")
+
+
+def _add_patch(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
+    patch = commands.add_parser("patch", help="change an installed engine's source, whole or not at all, and back")
+    of_patch = patch.add_subparsers(dest="patch_command", metavar="COMMAND", required=True)
+    of_patch.add_parser("list", parents=[common], help="the recipes that come with eagle3ops")
+    of_patch.add_parser("status", parents=[common], help="what is applied, and what an upgrade has replaced")
+    for name, text in (
+        ("show", "what a recipe would change, as a diff"),
+        ("apply", "change it; without --yes the same as show"),
+        ("revert", "put the originals back, byte by byte"),
+        ("forget", "take a patch out of the journal that an upgrade has replaced"),
+    ):
+        command = of_patch.add_parser(name, parents=[common], help=text)
+        command.add_argument(
+            "recipe", help="a name from `patch list`" + (", or a .toml file" * (name in ("show", "apply")))
+        )
+        if name != "forget":
+            command.add_argument("--path", metavar="DIR", help="site-packages of the engine's environment")
+        if name == "apply":
+            command.add_argument("--python", metavar="FILE", help="the engine's interpreter (that of the environment)")
+            command.add_argument("--timeout", type=_seconds, default=600.0, metavar="S", help="for the import (600)")
+            command.add_argument("--yes", dest="patch_yes", action="store_true", help="change it")
 
 
 def _add_layers(commands: "_SubParsersAction[ArgumentParser]") -> None:
@@ -404,6 +439,14 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import layers
 
         return layers.layers(args, json=json)
+    if args.command == "convert":
+        from eagle3ops.commands import convert
+
+        return convert.convert(args, json=json)
+    if args.command == "patch":
+        from eagle3ops.commands import patch
+
+        return patch.patch(args, root, json=json)
     if args.command == "lint":
         from eagle3ops.commands import lint
 
@@ -440,6 +483,9 @@ def _refuse_empty(args: Namespace) -> None:
     for option in ("root", "host", "key", "job"):
         if getattr(args, option, None) == "":
             raise RequestError(f"--{option} is empty", remedy="is the variable that names it set?")
+
+
+_HERE_ONLY = ("spec", "hosts", "telemetry", "agent", "config", "layers", "lint", "patch", "convert")
 
 
 def _refuse_job_options(args: Namespace) -> None:

@@ -33,7 +33,7 @@ def diagnose(args: Namespace, root: str | None, host: str | None, *, json: bool)
 
         found = diagnose_files(args.files).plain()
     if json:
-        write_json({key: found[key] for key in ("verdict", "root", "suspect_ranks", "discounted")})
+        write_json({key: found[key] for key in ("verdict", "root", "suspect_ranks", "discounted", "notes")})
     else:
         _tell(found)
     return ExitCode.DONE
@@ -47,8 +47,11 @@ def _tell(found: Mapping[str, Any]) -> None:
         write(f"  {plain(root['text'])}")
         write(f"  {plain(root['category'])}, {root['confidence']:.0%} sure: {plain(root['explanation'])}")
         write(f"  -> {plain(root['fix'])}")
+        write(f"  known from: {plain(root['source'])}; fingerprint {plain(root['fingerprint'])}")
     if found["suspect_ranks"]:
         write("  suspect ranks: " + ", ".join(plain(rank) for rank in found["suspect_ranks"]))
+    for note in found["notes"]:
+        write(f"  note: {plain(note)}")
     if found["discounted"]:
         write("discounted:")
     for one in found["discounted"]:

@@ -5,16 +5,21 @@ process that a signal ended; what only follows from something else is a root of 
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import RequestError
+from eagle3ops.forensics.clocks import ahead
+from eagle3ops.forensics.findings import Finding
+from eagle3ops.forensics.fingerprint import fingerprint
 from eagle3ops.forensics.lines import Line
-from eagle3ops.forensics.records import Finding, Reader
-from eagle3ops.forensics.scan import read_lines
-from eagle3ops.forensics.signatures import SILENT
+from eagle3ops.forensics.outcome import GOES_ON, settle
+from eagle3ops.forensics.records import Reader
+from eagle3ops.forensics.signatures import SILENT, Kind
+from eagle3ops.forensics.sources import open_file, read_log, rotated
 from eagle3ops.runs.redact import redact
+from eagle3ops.words import plain
 
 STRONG = 88
 """From this weight on a line states a fact, and is believed before an exception that stands earlier."""
@@ -24,8 +29,6 @@ SHOWN = 1000
 """Characters of a line that are shown."""
 DISCOUNTED = 20
 """So many discounted lines are listed, the weightiest first; of the others the number is said."""
-GOES_ON = 3
-"""Lines of progress after which a trouble is taken to be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class Root:
     confidence: float
     explanation: str
     fix: str
+    source: str
+    """Where the facts come from: an issue (`owner/project#N`), a file of the engine, or `standard`."""
+    fingerprint: str
+    """The same for the same failure of another run, rank, host and time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class Diagnosis:
     root: Root | None
     suspect_ranks: list[int | str]
     discounted: list[Discounted]
+    notes: list[str] = field(default_factory=list)
+    """What was not read, and clocks that were found to be wrong."""
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON knows it."""
@@ -73,77 +82,68 @@ class _Candidate:
     finding: Finding
     name: str
     log: Reader
+    number: int
+    """Of the log, in the order in which they were named."""
     time: float | None
 
 
 def diagnose_files(paths: Sequence[str | Path]) -> Diagnosis:
     """The one cause in log files; RequestError where one cannot be read."""
-    readers = []
-    for number, path in enumerate(paths):
-        try:
-            with open(path, "rb") as stream:
-                readers.append((str(path), Reader().read(read_lines(stream, number))))
-        except OSError as error:
-            raise RequestError(
-                f"{path}: cannot be read: {error.strerror or error}", remedy="name log files that exist"
-            ) from error
-    return judge(readers)
+    names = [str(path) for path in paths]
+    readers: list[tuple[str, Reader]] = []
+    notes: list[str] = []
+    for parts in rotated(names):
+        reader = Reader()
+        for path in parts:
+            try:
+                with open_file(path) as stream:
+                    notes += [f"{path}: {words}" for words in read_log(stream, path, reader)]
+            except OSError as error:
+                raise RequestError(
+                    f"{plain(path)}: cannot be read: {error.strerror or error}", remedy="name log files that exist"
+                ) from error
+        readers.append((parts[-1], reader))
+    return judge(readers, notes=notes)
 
 
-def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False) -> Diagnosis:
-    """The cause in logs that have been read; `going_on` says that they may still grow, so that silence is no hang."""
+def judge(logs: Sequence[tuple[str, Reader]], *, going_on: bool = False, notes: Sequence[str] = ()) -> Diagnosis:
+    """The cause in logs that have been read; `going_on` says that they may still grow, so that silence is no hang.
+
+    `notes` go into the answer before what is noted here.
+    """
+    told = list(notes)
+    clocks = ahead([log.moments.known for _, log in logs])
+    told += [
+        f"{name}: its clock is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} that of the others, by what "
+        "they did together; what was first is told by the corrected times"
+        for (name, _), apart in zip(logs, clocks, strict=True)
+        if apart
+    ]
     for _, log in logs:
-        _settle(log)
+        settle(log)
     candidates = [
-        _Candidate(finding, name, log, log.times.get(finding.line.offset))
-        for name, log in logs
-        for finding in log.findings
+        _Candidate(
+            found, log.name(found.line, name), log, number, None if found.time is None else found.time - clocks[number]
+        )
+        for number, (name, log) in enumerate(logs)
+        for found in log.findings
     ]
     root = _choose(candidates, several=len(logs) > 1 and all(c.time is not None for c in candidates))
     discounted = _discounted(candidates, root)
     if root is not None:
         return Diagnosis(
-            _verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted
+            _verdict(root, candidates), _root(root, candidates), _suspects(root, candidates, logs), discounted, told
         )
     silent = None if going_on else _silent(logs)
     if silent is not None:
         name, log = silent
         line = log.course.phase
         assert line is not None
-        found = Root(name, line.offset, line.number, _shown(line), SILENT.category, 0.5, SILENT.explanation, SILENT.fix)
-        return Diagnosis("hang", found, [], discounted)
+        return Diagnosis("hang", _place(log.name(line, name), line, SILENT, 0.5, ()), [], discounted, told)
     # Stacks alone tell where processes stood, not whether they should have stood there.
-    told = any(log.course.lines and not log.course.stacks for _, log in logs)
-    verdict = "no_failure" if told or any(log.course.progress for _, log in logs) else "unknown"
-    return Diagnosis(verdict, None, [], discounted)
-
-
-def _settle(log: Reader) -> None:
-    """Takes weight from what was overcome: the work went on after it, or had been ended on purpose before it."""
-    course = log.course
-    findings = list(log.findings)
-    stop = course.stopped.offset if course.stopped is not None else None
-    troubles = [
-        f for f in findings if f.kind.role == "consequence" and not f.mild and (stop is None or f.line.offset < stop)
-    ]
-    last = troubles[-1] if troubles else None
-    ready = course.ready.offset if course.ready is not None else -1
-    finished = course.finished.offset if course.finished is not None else -1
-    for finding in findings:
-        offset = finding.line.offset
-        if stop is not None and offset > stop:
-            finding.mild, finding.why = True, "said while the process was being ended on purpose"
-            finding.weight -= 40
-            continue
-        if finding.kind.role == "consequence":
-            continue
-        since = last if last is not None and last.line.offset > offset else finding
-        went_on = course.progress - since.progress >= GOES_ON or ready > since.line.offset
-        ended = last is None or last.line.offset < offset
-        if went_on or (ended and finished > offset):
-            finding.mild = True
-            finding.why = "the work went on after it" + (" and came to its end" if finished > offset else "")
-            finding.weight -= 40
+    went = any(log.course.lines and not log.course.stacks for _, log in logs)
+    verdict = "no_failure" if went or any(log.course.progress for _, log in logs) else "unknown"
+    return Diagnosis(verdict, None, [], discounted, told)
 
 
 def _shown(line: Line) -> str:
@@ -151,10 +151,9 @@ def _shown(line: Line) -> str:
     return redact(line.text)[:SHOWN]
 
 
-def _order(candidate: _Candidate, several: bool) -> tuple[float, int, int]:
-    line = candidate.finding.line
+def _order(candidate: _Candidate, several: bool) -> tuple[float, int, tuple[int, int]]:
     time = candidate.time if several and candidate.time is not None else 0.0
-    return time, line.file, line.offset
+    return time, candidate.number, candidate.finding.line.place
 
 
 def _choose(candidates: Sequence[_Candidate], several: bool) -> _Candidate | None:
@@ -221,19 +220,24 @@ def _root(root: _Candidate, candidates: Sequence[_Candidate]) -> Root:
     finding = root.finding
     base = {"root": 0.6, "exception": 0.5, "hang": 0.55, "timeout": 0.5, "signal": 0.45}.get(finding.kind.role, 0.3)
     followed = any(
-        c.finding.kind.role == "consequence" and c.finding.line.offset > finding.line.offset for c in candidates
+        c.finding.kind.role == "consequence" and c.finding.line.place > finding.line.place for c in candidates
     )
     confidence = base + max(0.0, finding.weight - 60) / 120 + (0.08 if followed else 0.0)
-    line = finding.line
+    return _place(root.name, finding.line, finding.kind, min(0.99, max(0.1, confidence)), finding.frames)
+
+
+def _place(name: str, line: Line, kind: Kind, confidence: float, frames: tuple[str, ...]) -> Root:
     return Root(
-        root.name,
-        line.offset,
-        line.number,
-        _shown(line),
-        finding.kind.category,
-        round(min(0.99, max(0.1, confidence)), 2),
-        finding.kind.explanation,
-        finding.kind.fix,
+        file=name,
+        offset=line.offset,
+        line_no=line.number,
+        text=_shown(line),
+        category=kind.category,
+        confidence=round(confidence, 2),
+        explanation=kind.explanation,
+        fix=kind.fix,
+        source=kind.source,
+        fingerprint=fingerprint(line.body, kind.category, frames),
     )
 
 

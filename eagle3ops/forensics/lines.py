@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from eagle3ops.words import plain
 
 LINE_BYTES = 16384
-"""Of a longer line the beginning is looked at."""
+"""Of a longer line the beginning is looked at; of one that was written over again and again, the end."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
@@ -38,6 +38,20 @@ _PREFIXES = [
         r"(?P<task>\d{1,4}): (?=\S)",
     )
 ]
+_LAUNCHERS = [
+    re.compile(pattern)
+    for pattern in (
+        # pods of one label, as kubectl shows them; what a node keeps of a container; the journal and syslog
+        r"\[(?P<host>pod/[\w./-]{1,200})\] ?",
+        rf"{_DATE} (?:stdout|stderr) [FP] ?",
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<host>[\w.-]{1,64}) (?P<name>[\w./@-]{1,64})\[(?P<pid>\d+)\]: ?",
+        # mpirun; compose, honcho and foreman; pdsh and clush
+        r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>: ?",
+        r"(?:\d\d:\d\d:\d\d )?(?P<host>[A-Za-z][\w-]{0,60}(?:[-_.]\d{1,4})+) *\| ?",
+        r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[A-Za-z][\w-]{0,40}-\d{1,4}(?:\.[\w.-]{1,60})?): ?(?=.)",
+    )
+]
+"""What launchers and collectors of logs put before every line: only at its beginning."""
 _RANK_OF_NAME = re.compile(r"(?:TP|Rank|rank|Worker-?|_)(\d+)$|TP(\d+)")
 _RANK_IN_TEXT = re.compile(r"\b[Rr]ank[ =:]{1,3}(\d{1,5})\b")
 _SHORT = {"I": "INFO", "D": "DEBUG", "V": "DEBUG", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
@@ -49,7 +63,7 @@ class Line:
     """One line of one log, taken apart."""
 
     file: int
-    """Which of the logs, by number."""
+    """Which part of the log, by number; a log that was rotated has several."""
     offset: int
     """Byte at which the line begins."""
     number: int
@@ -70,10 +84,19 @@ class Line:
     named: bool
     """Some prefix tells the process or the rank."""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """What is greater stands later in the same log, over all files that it was rotated into."""
+        return self.file, self.offset
+
 
 def visible(raw: bytes) -> str:
     """What a terminal would show of a line in the end."""
-    text = raw[:LINE_BYTES].decode("utf-8", "replace")
+    if len(raw) > LINE_BYTES:
+        raw = raw.rstrip(b"\r")
+        raw = raw[-LINE_BYTES:] if b"\r" in raw else raw[:LINE_BYTES]
+    # A zero shows nothing; without them UTF-16 reads as what it mostly is.
+    text = (raw.replace(b"\0", b"") if b"\0" in raw else raw).decode("utf-8", "replace")
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:
@@ -89,8 +112,10 @@ def take_apart(raw: bytes, file: int, offset: int, number: int) -> Line:
     rank: int | None = None
     time: float | None = None
     for _ in range(7):
-        found = None
-        if (at < len(text) and text[at] in "[(+| DINWECFTS0123456789nhgwsm") or _maybe_logger(text, at):
+        found = _launcher(text) if at == 0 else None
+        if found is None and (
+            (at < len(text) and text[at] in "[(+| DINWECFTS0123456789nhgwsm") or _maybe_logger(text, at)
+        ):
             for prefix in _PREFIXES:
                 found = prefix.match(text, at)
                 if found is not None and found.end() > at:
@@ -115,6 +140,20 @@ def take_apart(raw: bytes, file: int, offset: int, number: int) -> Line:
     level = _ORDER.get(level, level)
     stamped = bool(level or time is not None)
     return Line(file, offset, number, text, text[at:], process.strip(), rank, level, time, stamped, bool(process))
+
+
+_BEGINS = frozenset("[(+| DINWECFTS0123456789nhgwsm")
+"""How a prefix begins."""
+
+
+def _launcher(text: str) -> "re.Match[str] | None":
+    """Does a launcher name itself, or a host, at the beginning?"""
+    head = text[:80]
+    if ": " in head or "|" in head or head.startswith(("[pod/", "[1,", "[0,")) or " std" in head or ">:" in head:
+        for prefix in _LAUNCHERS:
+            if (found := prefix.match(text)) is not None:
+                return found
+    return None
 
 
 def _maybe_logger(text: str, at: int) -> bool:

@@ -7,10 +7,23 @@ line is also weighed by itself, so that a log with lines missing still says what
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
+from eagle3ops.forensics.clocks import Moments
+from eagle3ops.forensics.findings import Course, Finding, Trace
+from eagle3ops.forensics.fingerprint import frame_of
 from eagle3ops.forensics.lines import Line, spoken_rank
-from eagle3ops.forensics.signatures import ERROR, PYTHON, Kind, course, meaning, refused, retried, stopped
+from eagle3ops.forensics.signatures import (
+    ERROR,
+    PYTHON,
+    Kind,
+    course,
+    fatal,
+    meaning,
+    once_ready,
+    refused,
+    retried,
+    stopped,
+)
 
 FINDINGS = 4000
 """Findings of one log that are kept: the first and the last."""
@@ -28,63 +41,8 @@ _TOLD = re.compile(r"(?:^|\s)(?:fatal )?error: \S")
 """As compilers, linkers and command lines say it."""
 _HEADING = re.compile(r":\s*$|validation errors? for")
 _MESSAGE_LINES = 80
-
-
-@dataclass(slots=True)
-class Finding:
-    """One line that speaks of trouble."""
-
-    line: Line
-    kind: Kind
-    weight: float
-    rank: int | None
-    trace: int = 0
-    """Number of the traceback that it belongs to; 0: none."""
-    mild: bool = False
-    """Said as a warning or less, or by somebody who went on."""
-    why: str = ""
-    """Why it counts for less than its words, if it does."""
-    progress: int = 0
-    """Lines of progress of this log before this line."""
-    at: int = 0
-    """How many lines of this log were read before this one."""
-
-
-@dataclass(slots=True)
-class Course:
-    """How one log went, without its troubles."""
-
-    ranks: set[int] = field(default_factory=set)
-    world: int = 0
-    progress: int = 0
-    lines: int = 0
-    ready: Line | None = None
-    finished: Line | None = None
-    stopped: Line | None = None
-    """Where somebody ended it on purpose, for the first time."""
-    phase: Line | None = None
-    """The last line that tells how far a start has come."""
-    working: int = 0
-    """Lines of progress after it that are not of a start any more."""
-    stacks: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each process whose stack was dumped, the calls of its main thread, innermost first."""
-    last: Line | None = None
-    """The last line that says something."""
-
-
-@dataclass(slots=True)
-class _Trace:
-    """A traceback that is being written."""
-
-    number: int
-    head: Line
-    bare: bool
-    """Its lines carry no prefixes of their own."""
-    source: Line | None = None
-    raised: Finding | None = None
-    message: int = 0
-    chained: bool = False
-    mild: bool = False
+LOST = 86
+"""Most weight of what stands between the frames of a traceback whose exception is lost: it may be source."""
 
 
 class Reader:
@@ -94,20 +52,29 @@ class Reader:
         self.course = Course()
         self._first: list[Finding] = []
         self._last: deque[Finding] = deque(maxlen=FINDINGS // 2)
-        self._open: dict[str, _Trace] = {}
-        self._latest: _Trace | None = None
+        self._open: dict[str, Trace] = {}
+        self._latest: Trace | None = None
         self._traces = 0
         self._chain: dict[str, Finding | None] = {}
         self._time: float | None = None
         self._dumped = ""
         self._main = False
-        self.times: dict[int, float] = {}
+        self.names: dict[int, str] = {}
+        self._seen: dict[str, int] = {}
+        """Of each process, how many lines of this log were read when it first wrote one."""
+        self._fatal_at = 0
+        self._serving = False
+        self.moments = Moments()
 
     @property
     def findings(self) -> Iterator[Finding]:
         """The troubles, in the order of the log."""
         yield from self._first
         yield from self._last
+
+    def name(self, line: Line, otherwise: str) -> str:
+        """The file that a line is from."""
+        return self.names.get(line.file, otherwise)
 
     def read(self, lines: Iterable[Line]) -> "Reader":
         """All lines of one log."""
@@ -129,8 +96,7 @@ class Reader:
             return
         if trace is None and body.startswith('File "') and ", line " in body:
             # The head of the traceback is lost.
-            self._open_trace(line, "")
-            return
+            trace = self._open_trace(line, "")
         if trace is not None and trace.raised is None and self._in_trace(trace, line, body):
             return
         if trace is not None and trace.raised is not None:
@@ -139,20 +105,22 @@ class Reader:
 
     # ------------------------------------------------------------------ tracebacks
 
-    def _open_trace(self, line: Line, body: str) -> None:
+    def _open_trace(self, line: Line, body: str) -> Trace:
         self._traces += 1
         before = body.partition(_HEAD)[0].strip(" :|+")
-        trace = _Trace(self._traces, line, bare=(not line.named and not line.stamped) or bool(before))
+        trace = Trace(self._traces, line, bare=(not line.named and not line.stamped) or bool(before))
         trace.chained = line.process in self._chain
         trace.mild = line.level in ("WARNING", "INFO", "DEBUG")
+        self._lost(self._open.get(line.process))
         self._open[line.process] = trace
         self._latest = trace
         if len(self._open) > 4096:
-            self._open.pop(next(iter(self._open)))
+            self._lost(self._open.pop(next(iter(self._open))))
         if before:
             self._weigh(line, body, None)
+        return trace
 
-    def _trace_of(self, line: Line, body: str) -> _Trace | None:
+    def _trace_of(self, line: Line, body: str) -> Trace | None:
         """The traceback that a line goes on with, if any."""
         found = self._open.get(line.process)
         if found is None and not line.named and not line.stamped and self._latest is not None and self._latest.bare:
@@ -167,7 +135,7 @@ class Reader:
             return None
         return None if new_record else found
 
-    def _in_trace(self, trace: _Trace, line: Line, body: str) -> bool:
+    def _in_trace(self, trace: Trace, line: Line, body: str) -> bool:
         """Takes a line between the head of a traceback and its exception; False: it is not of it."""
         if not body or set(body) <= set("^~ "):
             return True
@@ -176,11 +144,16 @@ class Reader:
             self._raise(trace, line, body, raised)
             return True
         if line.body[:1].isspace() or body.startswith("File "):
+            if (frame := frame_of(body)) is not None:
+                trace.frames.append(frame)
+            kind = meaning(body)
+            if kind is not None and kind.role == "root" and kind.weight >= 88 and not body.startswith("File "):
+                trace.told = self._made(line, kind, min(kind.weight - 4, LOST), trace)
             trace.source = line if not body.startswith("File ") else trace.source
             return True
         return body.startswith(("[Previous line", "| ", "+-"))
 
-    def _raise(self, trace: _Trace, line: Line, body: str, raised: "re.Match[str]") -> None:
+    def _raise(self, trace: Trace, line: Line, body: str, raised: "re.Match[str]") -> None:
         kind = meaning(body)
         name = raised["type"].rpartition(".")[2]
         if kind is None or kind.role == "noise":
@@ -190,9 +163,12 @@ class Reader:
         earlier = self._chain.pop(line.process, None)
         if name in _BENIGN:
             found.weight, found.why = 20, "ends a loop or a wait by design"
-        elif earlier is not None and trace.chained and earlier.weight > 20 and earlier.weight + 8 >= found.weight:
+        elif earlier is not None and trace.chained and earlier.weight > 20:
             # The first of a chain is the cause; but where only the later one says what is wrong, that one counts.
-            found.weight, found.why = min(found.weight, earlier.weight - 5), "raised because of the one before it"
+            if earlier.weight + 8 >= found.weight:
+                found.weight, found.why = min(found.weight, earlier.weight - 5), "raised because of the one before it"
+            elif earlier.kind is PYTHON:
+                earlier.weight, earlier.why = 50, "what was raised because of it says what is wrong"
         bare = not body[raised.end() :].strip()
         if bare and name == "AssertionError" and trace.source is not None:
             asserted = meaning(trace.source.body.strip()) or PYTHON
@@ -203,7 +179,7 @@ class Reader:
 
     # ------------------------------------------------------------------ lines by themselves
 
-    def _weigh(self, line: Line, body: str, trace: _Trace | None) -> None:
+    def _weigh(self, line: Line, body: str, trace: Trace | None) -> None:
         kind = meaning(body)
         if kind is not None and kind.role == "noise":
             return
@@ -223,26 +199,45 @@ class Reader:
             ):
                 self._add(line, ERROR, ERROR.weight, trace)
             return
+        kind = once_ready(kind, body) if self._serving else kind
         self._add(line, kind, kind.weight, trace)
 
-    def _add(self, line: Line, kind: Kind, weight: float, trace: _Trace | None) -> Finding:
+    def _lost(self, trace: Trace | None) -> None:
+        """A traceback is over: where its exception is not there, what stands between its frames counts."""
+        if trace is not None and trace.raised is None and trace.told is not None:
+            self._keep(trace.told)
+            trace.told = None
+
+    def finish(self) -> None:
+        """No more lines will come."""
+        for trace in self._open.values():
+            self._lost(trace)
+
+    def _add(self, line: Line, kind: Kind, weight: float, trace: Trace | None) -> Finding:
+        found = self._made(line, kind, weight, trace)
+        self._keep(found)
+        return found
+
+    def _made(self, line: Line, kind: Kind, weight: float, trace: Trace | None) -> Finding:
         found = Finding(line, kind, weight, spoken_rank(line), trace.number if trace is not None else 0)
         found.progress, found.at = self.course.progress, self.course.lines
+        found.time = self._time
+        found.frames = tuple(trace.frames) if trace is not None else ()
         if (line.level in ("WARNING", "INFO", "DEBUG") or (trace is not None and trace.mild)) and kind.role != "hang":
             found.mild, found.why = True, f"said as {(line.level or 'WARNING').lower()}"
             found.weight -= 12
         if retried(line.body):
             found.mild, found.why = True, "was done again, or done without"
             found.weight -= 30
-        if self._time is not None:
-            self.times[line.offset] = self._time
+        return found
+
+    def _keep(self, found: Finding) -> None:
+        if found.kind.role == "consequence" and not found.mild and fatal(found.line.body):
+            self.course.fatal, self.course.anew, self._fatal_at = found.line, 0, self.course.lines + 1
         if len(self._first) < FINDINGS // 2:
             self._first.append(found)
         else:
-            if len(self._last) == self._last.maxlen:
-                self.times.pop(self._last[0].line.offset, None)
             self._last.append(found)
-        return found
 
     def _follow(self, line: Line) -> None:
         now = self.course
@@ -257,18 +252,24 @@ class Reader:
         if refused(line.body):
             self._refuse(line)
         step = course(line.body)
+        if line.time is not None:
+            self.moments.take(line.body, line.time)
+        if len(self._seen) < 4096:
+            self._seen.setdefault(line.process, now.lines)
         if step == "progress":
             now.progress += 1
+            if now.fatal is not None and self._seen.get(line.process, 0) >= self._fatal_at:
+                now.anew += 1
             if _STARTING.search(line.body) is None:
                 now.working += 1
             elif now.phase is not None:
                 now.phase = line
         elif step == "ready":
-            now.ready = line
+            now.ready, self._serving = line, True
         elif step == "finished":
             now.finished = line
         elif step == "phase":
-            now.phase, now.working = line, 0
+            now.phase, now.working, self._serving = line, 0, False
         size = _WORLD.search(line.body)
         if size is not None:
             now.world = max(now.world, int(next(group for group in size.groups() if group)))

@@ -4,9 +4,8 @@ Whatever may speak of trouble, and what stands around it, is taken apart; of the
 that differ in numbers only the first ones are read, and what stands at the end.
 """
 
-import os
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from eagle3ops.forensics.lines import Line, take_apart
 
@@ -43,14 +42,35 @@ _DIGITS = b"0123456789abcdef"
 """What is left out of a line to see which others are like it."""
 
 
-def read_lines(stream: BinaryIO, file: int) -> Iterator[Line]:
-    """The lines of a log that may matter, in order, from a file that can be sought in."""
-    size = os.fstat(stream.fileno()).st_size
-    selection = _Selection(size)
-    offset = number = 0
+class Bytes(Protocol):
+    """Something that gives bytes one after another: an open file, or what is unpacked from one."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """The next bytes, at most so many; none at the end."""
+
+
+def read_lines(
+    stream: Bytes,
+    file: int,
+    *,
+    size: int,
+    begin: int = 0,
+    number: int = 0,
+    late: Callable[[], bool] = bool,
+    hurried: list[int] | None = None,
+) -> Iterator[Line]:
+    """The lines of a log of `size` bytes that may matter, in order, from byte `begin` on, at which the stream stands.
+
+    `number` lines are before it. Once `late()`, only the end of the log is read; from which byte on there was no time
+    for more is appended to `hurried`.
+    """
+    selection = _Selection(size, begin)
+    offset = begin
     kept = b""
-    while block := stream.read(BLOCK):
-        block = kept + block
+    while offset + len(kept) < size and (more := stream.read(min(BLOCK, size - offset - len(kept)))):
+        if not begin and not offset and not kept and more.startswith((b"\xff\xfe", b"\xfe\xff")):
+            selection.cues = tuple(b"\0".join(cue[at : at + 1] for at in range(len(cue))) for cue in _CUES)
+        block = kept + more if kept else more
         end = block.rfind(b"\n") + 1
         if end == 0 and len(block) < 4 * BLOCK and len(block) + offset < size:
             kept = block
@@ -59,6 +79,10 @@ def read_lines(stream: BinaryIO, file: int) -> Iterator[Line]:
         end = end or len(block)
         kept = block[end:]
         block = block[:end]
+        if not selection.hurry and late():
+            selection.hurry = True
+            if hurried is not None:
+                hurried.append(offset)
         at = 0
         for start, stop in selection.ranges(block, offset):
             number += block.count(b"\n", at, start)
@@ -78,19 +102,30 @@ def read_lines(stream: BinaryIO, file: int) -> Iterator[Line]:
 class _Selection:
     """Chooses what is read of one log."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, begin: int) -> None:
         self._size = size
+        self._begin = begin
         self._shapes: dict[int, int] = {}
         self._read_to = 0
+        self.whole = size - begin <= WHOLE
+        self.cues: tuple[bytes, ...] = _CUES
+        """As the bytes of the log spell them: in UTF-16 with a zero between two letters."""
+        self.hurry = False
+        """Only the end of it is still read."""
 
     def ranges(self, block: bytes, offset: int) -> list[tuple[int, int]]:
         """Spans of whole lines in a block that begins at a byte of the log."""
         length = len(block)
-        if self._size <= WHOLE:
+        tail = self._size - TAIL - offset
+        last = [(block.rfind(b"\n", 0, tail) + 1 if tail > 0 else 0, length)] if tail < length else []
+        if self.hurry:
+            return last
+        if self.whole:
             return [(0, length)]
-        spans = []
-        if offset < HEAD:
-            spans.append((0, self._line_end(block, min(length, HEAD - offset))))
+        spans = last
+        head = self._begin + HEAD - offset
+        if head > 0:
+            spans.append((0, self._line_end(block, min(length, head))))
         if self._read_to > offset:
             spans.append((0, self._line_end(block, min(length, self._read_to - offset))))
         for start, stop in self._chosen(block):
@@ -98,16 +133,13 @@ class _Selection:
             self._read_to = max(self._read_to, offset + stop + more)
             begin = block.rfind(b"\n", 0, max(0, start - BEFORE)) + 1 if start > BEFORE else 0
             spans.append((begin, self._line_end(block, min(length, stop + more))))
-        tail = self._size - TAIL - offset
-        if tail < length:
-            spans.append((block.rfind(b"\n", 0, tail) + 1 if tail > 0 else 0, length))
         return _merged(spans)
 
     def _chosen(self, block: bytes) -> list[tuple[int, int]]:
         """The lines of a block that hold one of the words, and are not like many that were read before."""
         find, before = block.find, block.rfind
         lines: dict[int, int] = {}
-        for cue in _CUES:
+        for cue in self.cues:
             at, stop = find(cue), 0
             while at >= 0:
                 # Never back beyond the line before: a search backwards costs what it passes over.
@@ -129,7 +161,7 @@ class _Selection:
         for shape, line in zip(shapes, block.split(b"\n"), strict=True):
             stop = min(len(block), at + len(line) + 1)
             if shape in fresh and self._new(hash(shape)):
-                if any(cue in line for cue in _CUES):
+                if any(cue in line for cue in self.cues):
                     lines.append((at, stop))
                 else:
                     fresh.discard(shape)

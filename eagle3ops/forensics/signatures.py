@@ -2,9 +2,11 @@
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
+
+from eagle3ops.forensics.needles import GRAM, grams, needles
 
 CAUSES = ("root", "hang", "timeout", "signal")
 
@@ -18,19 +20,37 @@ class Kind:
     weight: int
     explanation: str
     fix: str
+    source: str = "standard"
+    """Where the facts come from: an issue, a file of the engine, or `standard`."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Table:
-    """The patterns of one role, tried heaviest first; `any` says quickly that none of them can match."""
+    """The patterns of one role, tried heaviest first, and of them those only whose letters a line has."""
 
-    any: re.Pattern[str]
-    each: tuple[tuple[re.Pattern[str], Kind], ...]
+    def __init__(self, entries: list[tuple[str, Kind]]) -> None:
+        self.each = tuple((re.compile(pattern), kind) for pattern, kind in entries)
+        self._sure: dict[str, tuple[int, ...]] = {}
+        self._always: tuple[int, ...] = ()
+        for number, (pattern, _) in enumerate(entries):
+            texts = needles(pattern)
+            if not texts:
+                self._always += (number,)
+            for text in texts:
+                # Any letters of it would do; those in its middle are the rarest on the whole.
+                gram = text[(at := (len(text) - GRAM) // 2) : at + GRAM]
+                self._sure[gram] = (*self._sure.get(gram, ()), number)
+        self._grams = frozenset(self._sure)
 
     def find(self, text: str) -> Kind | None:
-        if self.any.search(text) is None:
+        hits = self._grams & grams(text)
+        if not hits and not self._always:
             return None
-        return next((kind for pattern, kind in self.each if pattern.search(text) is not None), None)
+        numbers = set(self._always).union(*(self._sure[gram] for gram in hits))
+        for number in sorted(numbers):
+            pattern, kind = self.each[number]
+            if pattern.search(text) is not None:
+                return kind
+        return None
 
 
 PYTHON = Kind(
@@ -54,11 +74,8 @@ SILENT = Kind(
     "The log ends in a phase of the start that has no end: nothing failed, and nothing went on.",
     "Take the stacks of all ranks (py-spy dump) before anything is killed; bisect with NCCL_P2P_DISABLE=1 or "
     "--disable-custom-all-reduce; look for stale locks in the caches of compiled kernels.",
+    "sgl-project/sglang#4257, sgl-project/sglang#29073, NVIDIA/nccl#1999",
 )
-
-
-def _global(pattern: str) -> str:
-    return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else f"(?:{pattern})"
 
 
 @cache
@@ -68,20 +85,20 @@ def tables() -> dict[str, _Table]:
     found: dict[str, list[tuple[str, Kind]]] = {}
     for entry in tomllib.loads(text)["kind"]:
         kind = Kind(
-            entry["role"], entry["category"], entry["weight"], entry.get("explanation", ""), entry.get("fix", "")
+            entry["role"],
+            entry["category"],
+            entry["weight"],
+            entry.get("explanation", ""),
+            entry.get("fix", ""),
+            entry["source"],
         )
         table = "causes" if kind.role in CAUSES else kind.role
         if kind.role == "noise" and kind.weight:
             table = "never"
         found.setdefault(table, []).extend((pattern, kind) for pattern in entry["patterns"])
-    answer = {}
-    for name, entries in found.items():
+    for entries in found.values():
         entries.sort(key=lambda entry: -entry[1].weight)
-        answer[name] = _Table(
-            re.compile("|".join(_global(pattern) for pattern, _ in entries)),
-            tuple((re.compile(_global(pattern)), kind) for pattern, kind in entries),
-        )
-    return answer
+    return {name: _Table(entries) for name, entries in found.items()}
 
 
 @lru_cache(maxsize=20_000)
@@ -113,9 +130,22 @@ def course(text: str) -> str:
     return ""
 
 
+def once_ready(kind: Kind, text: str) -> Kind:
+    """What a line means that is said after the server was ready: a start that waits is then a server that does."""
+    if kind.category != "hang_startup":
+        return kind
+    found = tables()["serving"].find(text)
+    return kind if found is None else replace(found, role="hang")
+
+
 def refused(text: str) -> bool:
     """Does the line say that a server refused one request?"""
     return tables()["refused"].find(text) is not None
+
+
+def fatal(text: str) -> bool:
+    """Does the line say that an engine or a job has ended?"""
+    return tables()["fatal"].find(text) is not None
 
 
 def stopped(text: str) -> bool:

@@ -198,6 +198,8 @@ def _in_words(problem: Any, tree: Tree, model: type[BaseModel], more: str = "") 
         return _unknown_key(path, tree, model).under(path)
     if kind == "missing":
         return _missing(tuple(problem["loc"]), path, tree, more).under(tuple(problem["loc"]))
+    if tuple(problem["loc"])[-1:] == ("[key]",):
+        return _unknown_name(path, tree, str(problem.get("ctx", {}).get("expected", ""))).under(path)
     at = f"{tree.place(path)}: {dotted(path) or 'the file'}"
     if kind == "model_type" and _section(model, path) is AuxLayersSpec:
         return SpecError(
@@ -237,6 +239,14 @@ def _unknown_key(path: KeyPath, tree: Tree, model: type[BaseModel]) -> SpecError
     remedy = f"did you mean {near[0]!r}?" if near else None
     if remedy is None and known:
         remedy = f"known here: {', '.join(known)}"
+    return SpecError(f"{tree.place(path, of_key=True)}: {dotted(path)}: unknown key", remedy=remedy)
+
+
+def _unknown_name(path: KeyPath, tree: Tree, expected: str) -> SpecError:
+    """A key of a map whose keys are names out of a list."""
+    known = re.findall(r"'([^']*)'", expected)
+    near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
     return SpecError(f"{tree.place(path, of_key=True)}: {dotted(path)}: unknown key", remedy=remedy)
 
 

@@ -1,11 +1,32 @@
 """What does a pipeline file describe? A target, an engine, a host, a seed and the stages."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializeAsAny, create_model
 
 from eagle3ops.spec.base import Section, StageSpec
+
+Phase = Literal[
+    "starting",
+    "importing",
+    "connecting",
+    "loading",
+    "allocating",
+    "compiling",
+    "capturing",
+    "warming_up",
+    "serving",
+    "training",
+    "checkpointing",
+    "extracting",
+    "generating",
+    "stopping",
+]
+"""What work can be doing, by its own words; each phase has a deadline."""
+
+LONGEST_S = 30 * 86400.0
+"""No deadline is further away."""
 
 
 class TargetSpec(Section):
@@ -34,6 +55,23 @@ class EngineSpec(Section):
     """GPUs that a stage uses on a machine that has any; no part of what its result depends on."""
 
 
+class WatchdogSpec(Section):
+    """Who looks whether the stages still work, and what is done when one hangs; no part of what a result depends on."""
+
+    on: bool = True
+    """Watch every stage. Off, a stage that hangs hangs until somebody looks."""
+    action: Literal["notify", "restart"] = "notify"
+    """`notify` writes down what hangs and why, and ends nothing; `restart` also ends the stage and runs it again."""
+    restarts: int = Field(default=1, ge=0, le=10)
+    """How often the same fault of a stage is met with a restart before the run is given up; progress begins anew."""
+    bisect: bool = False
+    """After the restarts, try again with settings that avoid a known cause, one at a time, before giving up."""
+    deadlines: Mapping[Phase, Annotated[float, Field(gt=0, le=LONGEST_S)]] = Field(default_factory=dict)
+    """Phase -> seconds after which it is overdue, where the usual ones do not fit: `{loading: 7200}`."""
+    probe: bool = True
+    """Ask a server now and then for one token, which alone tells a silent one from a dead one."""
+
+
 class Pipeline(Section):
     """A pipeline file, checked and complete: every stage is present, in order, with all its settings."""
 
@@ -49,6 +87,7 @@ class Pipeline(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Of everything that is drawn by chance: the same one gives the same prompts, order and first weights."""
     stages: Mapping[str, SerializeAsAny[StageSpec]]
+    watchdog: WatchdogSpec = WatchdogSpec()
 
 
 def pipeline_model(specs: Mapping[str, type[StageSpec]]) -> type[Pipeline]:

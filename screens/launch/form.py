@@ -186,7 +186,9 @@ class Form:
 
     def folded_at_first(self, height: int) -> set[Path]:
         """The sections to fold, so that the form begins on one page: those in which nothing is set come first."""
-        folded = {section.path for section in self.sections if section.stage or section.path == ("engine",)}
+        folded = {
+            section.path for section in self.sections if section.stage or section.path in (("engine",), ("watchdog",))
+        }
         rows = len(self.rows(folded))
         for section in self.sections:
             used = any(look_up(self.data, of.path)[0] for of in section.fields)

@@ -37,15 +37,15 @@ def test_in_words(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_for_programs(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(log), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"verdict", "root", "suspect_ranks", "discounted"}
+    assert set(found) == {"verdict", "root", "suspect_ranks", "discounted", "notes"}
     assert set(found["root"]) == {
-        "file", "offset", "line_no", "text", "category", "confidence", "explanation", "fix",
+        "file", "offset", "line_no", "text", "category", "confidence", "explanation", "fix", "source", "fingerprint",
     }  # fmt: skip
     assert (found["verdict"], found["root"]["line_no"], found["suspect_ranks"]) == ("failure", 4, [1])
     log.write_text("step 1 loss 3.0\nTraining finished. error_count=0\n")
     assert main(["diagnose", str(log), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found == {"verdict": "no_failure", "root": None, "suspect_ranks": [], "discounted": []}
+    assert found == {"verdict": "no_failure", "root": None, "suspect_ranks": [], "discounted": [], "notes": []}
 
 
 def test_no_secret_leaves(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutations import MUTATIONS
+from mutations import FILES, MUTATIONS, beside_a_healthy_one, healthy, interleaved, write
 
 from eagle3ops.errors import RequestError
 from eagle3ops.forensics import scan
@@ -18,6 +18,7 @@ from eagle3ops.forensics.diagnosis import Diagnosis, diagnose_files
 from eagle3ops.forensics.lines import visible
 from eagle3ops.runs.redact import redact
 
+ISSUES = tomllib.loads((Path(__file__).parent / "issues.toml").read_text(encoding="utf-8"))["log"]
 LOGS = tomllib.loads((Path(__file__).parent / "logs.toml").read_text(encoding="utf-8"))["log"]
 
 
@@ -27,7 +28,7 @@ def diagnose(folder: Path, data: bytes) -> Diagnosis:
     return diagnose_files([path])
 
 
-@pytest.mark.parametrize("log", LOGS, ids=[log["name"] for log in LOGS])
+@pytest.mark.parametrize("log", LOGS + ISSUES, ids=[log["name"] for log in LOGS + ISSUES])
 def test_a_log_of_each_kind(log: dict[str, Any], tmp_path: Path) -> None:
     found = diagnose(tmp_path, log["text"].encode())
     assert found.verdict == log.get("verdict", "failure"), found
@@ -39,6 +40,8 @@ def test_a_log_of_each_kind(log: dict[str, Any], tmp_path: Path) -> None:
     assert found.root.category == log["category"]
     assert found.root.fix
     assert found.root.explanation
+    assert found.root.source
+    assert len(found.root.fingerprint) == 16
     assert found.suspect_ranks == log.get("suspects", found.suspect_ranks)
     stands_at(found, tmp_path / "a.log")
 
@@ -181,6 +184,51 @@ def test_logs_with_known_causes_as_another_run_would_write_them(name: str, cases
     assert len(missed) < 0.05 * tried, missed
 
 
+@pytest.mark.cases
+@pytest.mark.parametrize("name", FILES)
+def test_logs_with_known_causes_in_several_files(name: str, cases: Path, tmp_path: Path) -> None:
+    missed, tried = [], 0
+    for path, truth in known(cases):
+        files = FILES[name](random.Random(path.name), path.read_bytes().split(b"\n"))
+        tried += 1
+        if not all(right(diagnose_files(write(tmp_path, files)), truth)):
+            missed.append(path.name)
+    assert len(missed) < 0.05 * tried, missed
+
+
+@pytest.mark.cases
+def test_an_end_that_a_log_names_is_none_of_its_neighbours(cases: Path, tmp_path: Path) -> None:
+    """Where a log says that an engine has ended, what another one writes into the same log does not hide it."""
+    ends = (b"sigquit from a child", b"EngineCore failed to start", b"ChildFailedError", b"EngineDeadError")
+    missed, tried = [], 0
+    for path, truth in known(cases):
+        lines = path.read_bytes().split(b"\n")
+        if truth["kind"] == "failure" and any(end in line for line in lines for end in ends):
+            tried += 1
+            data = b"\n".join(beside_a_healthy_one(random.Random(path.name), lines))
+            if not all(right(diagnose(tmp_path, data), truth)):
+                missed.append(path.name)
+    assert tried > 15
+    assert len(missed) < 0.05 * tried, missed
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "trainer"])
+def test_two_healthy_logs_in_one(engine: str, tmp_path: Path) -> None:
+    one = healthy(engine, 80)
+    two = [line.replace(b"9", b"2") for line in one]
+    for seed in range(5):
+        assert diagnose(tmp_path, b"\n".join(interleaved(random.Random(seed), one, two))).verdict == "no_failure"
+
+
+@pytest.mark.recordings
+def test_real_healthy_logs_in_one(recordings: Path, tmp_path: Path) -> None:
+    for names in (("sglang-cpu/c23a", "sglang-cpu/cpu2"), ("vllm-cpu/base", "vllm-cpu/eagle"), ("vllm-cpu/bench",) * 2):
+        logs = [(recordings / f"{name}.log").read_bytes().split(b"\n") for name in names]
+        for seed in range(3):
+            found = diagnose(tmp_path, b"\n".join(interleaved(random.Random(seed), *logs)))
+            assert (found.verdict, found.root) == ("no_failure", None)
+
+
 @pytest.mark.recordings
 def test_logs_of_real_engines(recordings: Path) -> None:
     def verdict(name: str) -> tuple[str, str | None]:
@@ -195,3 +243,9 @@ def test_logs_of_real_engines(recordings: Path) -> None:
     assert verdict("vllm-cpu/fail_torchvision.log") == ("failure", "abi_mismatch")
     assert verdict("sglang-cpu/wd2.log") == ("hang", "hang_watchdog")
     assert verdict("gpu/logs/ddp-mismatch.log") == ("hang", "nccl_timeout")
+    # Of a real server on a GPU, packed; none of them was in view when the tables were written.
+    for name in ("E-server_s3k1d4", "E-server_s3k4d16", "E-server_s5k1d6", "E-wrong-server_shift", "runA-server_base"):
+        assert verdict(f"gpu/logs/{name}.log.gz") == ("no_failure", None)
+    assert verdict("gpu/logs/E-wrong-server_embed.log.gz") == ("failure", "python_exception")
+    assert verdict("gpu/logs/F-server_s3k1d4.log.gz") == ("failure", "process_killed")
+    assert verdict("gpu/logs/runA-server_hs.log.gz") == ("failure", "cuda_kernel_fault")

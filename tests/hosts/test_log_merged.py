@@ -1,6 +1,7 @@
 """Several logs as one: every line once, each log in its own order, by time if there is one; and where a cause is."""
 
 import asyncio
+import gzip
 import json
 import os
 import time
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3ops.errors import RequestError
+from eagle3ops.forensics import sources
 from eagle3ops.hosts.agent import merged as merging
 from eagle3ops.hosts.agent import ops_forensics
 from eagle3ops.hosts.agent.log_cause import cause_in, find_cause
@@ -254,6 +256,17 @@ def test_a_run_is_diagnosed(run: RunDirectory) -> None:
     write(run, "train.log", "[2026-04-02 11:00:14 TP0] Load weight end. elapsed=10 s\n")
     (run.path / "state.json").write_text(json.dumps({"status": "running", "stages": {"train": {"status": "running"}}}))
     assert ops_forensics.diagnose(here(str(run.path.parent.parent)), run=RUN)["verdict"] == "no_failure"
+
+
+def test_of_a_large_log_of_a_run_the_newest_part_is_read(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "NEWEST", 2000)
+    write(run, "train.log", "ValueError: long ago\n" + "fine\n" * 5000 + "CUDA out of memory\n" + "fine\n" * 20)
+    write(run, "old.log.gz", gzip.compress(b"KeyError: 'lm_head.weight'\n" + b"fine\n" * 5000))
+    (run.path / "state.json").write_text(json.dumps({"status": "failed", "stages": {"train": {"status": "failed"}}}))
+    found = ops_forensics.diagnose(here(str(run.path.parent.parent)), run=RUN)
+    assert (found["root"]["category"], found["root"]["line_no"]) == ("cuda_oom", 5002)
+    assert found["root"]["source"].startswith("standard")
+    assert "train.log: the first 22.6 KiB of 24.6 KiB were not read" in found["notes"]
 
 
 def test_the_exception_that_was_raised_first() -> None:

@@ -15,6 +15,7 @@ from eagle3ops.errors import RequestError
 from eagle3ops.hosts.agent import logs
 from eagle3ops.hosts.agent.logs import LINE_CAP, LineIndex, LineIndexes, read_lines, read_window, torn_tail
 from eagle3ops.hosts.client import AgentClient
+from eagle3ops.runs import log_files
 
 texts = st.lists(
     st.sampled_from(
@@ -197,7 +198,7 @@ BAD_NAMES = ["", "/etc/passwd", "../request.json", "a/../../x", "./x.log", "a//b
 def test_a_name_does_not_lead_out_of_the_logs(agents: AgentWorld, name: str) -> None:
     run = agents.made_run()
     with pytest.raises(RequestError, match="is not the name of a log"):
-        logs.find_log(run, name)
+        log_files.find_log(run, name)
 
 
 def test_links_out_of_the_run_fifos_and_folders_are_refused(agents: AgentWorld, tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def test_links_out_of_the_run_fifos_and_folders_are_refused(agents: AgentWorld, 
     (run.logs / "folder").symlink_to(tmp_path)
     (run.logs / "loop").symlink_to("loop")
     os.mkfifo(run.logs / "fifo")
-    assert [log["log"] for log in logs.list_logs(run)] == ["engine/rank-0.log", "inside.log", "real.log"]
+    assert [log["log"] for log in log_files.list_logs(run)] == ["engine/rank-0.log", "inside.log", "real.log"]
     for name, reason in [
         ("out.log", "leads out of the run"),
         ("folder/x", "leads out of the run"),
@@ -218,9 +219,9 @@ def test_links_out_of_the_run_fifos_and_folders_are_refused(agents: AgentWorld, 
         ("engine", "not a file"),
         ("none.log", "has no log"),
     ]:
-        with pytest.raises(RequestError, match=reason), logs.open_log(run, name):
+        with pytest.raises(RequestError, match=reason), log_files.open_log(run, name):
             raise AssertionError("opened")
-    with logs.open_log(run, "inside.log") as fd:
+    with log_files.open_log(run, "inside.log") as fd:
         assert os.read(fd, 9) == b"x\n"
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from eagle3ops.errors import SpecError
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
 from eagle3ops.spec.load import dump_pipeline, find_problems, load_pipeline, parse_pipeline
+from eagle3ops.spec.models import WatchdogSpec
 from eagle3ops.spec.schema import json_schema
 from eagle3ops.spec.yamltree import read_tree, scalar
 
@@ -233,3 +234,23 @@ def test_the_schema_says_what_stands_below_each_setting() -> None:
     assert "description" not in train["lr"]
     assert parts["$defs"]["EngineSpec"]["properties"]["gpus"]["description"].startswith("GPUs that a stage uses")
     assert parts["properties"]["seed"]["description"]
+
+
+def test_the_watchdog_is_told_by_phases_that_exist() -> None:
+    def watchdog(text: str) -> WatchdogSpec:
+        return parse_pipeline(f"{HEAD}watchdog: {text}\n", "f.yaml", SPECS).watchdog
+
+    assert parse_pipeline(HEAD, "f.yaml", SPECS).watchdog == WatchdogSpec()
+    made = watchdog("{on: false, action: restart, deadlines: {loading: 7200}}")
+    assert (made.on, made.action, dict(made.deadlines)) == (False, "restart", {"loading": 7200.0})
+    for wrong, words in [
+        (
+            "{deadlines: {loadin: 4}}",
+            r"f\.yaml:7:24: watchdog\.deadlines\.loadin: unknown key\n.*did you mean 'loading'",
+        ),
+        ("{deadlines: {loading: -1}}", r"watchdog\.deadlines\.loading: .*greater than 0"),
+        ("{action: kill}", "expected 'notify' or 'restart', got 'kill'"),
+        ("{on: off}", "expected true or false"),
+    ]:
+        with pytest.raises(SpecError, match=words):
+            watchdog(wrong)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.errors import RequestError
-from eagle3ops.hosts.agent.logs import list_logs, open_log, read_window
+from eagle3ops.hosts.agent.logs import read_window
+from eagle3ops.runs.log_files import list_logs, open_log
 from eagle3ops.words import plain
 
 if TYPE_CHECKING:
@@ -78,19 +79,21 @@ def find_cause(run: "RunDirectory") -> Place | None:
 
 def diagnosed(run: "RunDirectory") -> "Diagnosis":
     """What the logs of the stage that failed say together; of a run in which none did, all of its logs."""
-    from eagle3ops.hosts.agent.run_forensics import diagnose_run
+    from eagle3ops.forensics.of_run import diagnose_run
+    from eagle3ops.forensics.sources import Bounds
 
+    bounds = Bounds.short()
     stages = run.state()["stages"]
     failed = [name for name, facts in stages.items() if facts.get("status") == "failed"]
     if failed:
         begins: dict[str, int] = {}
         for log, begin, pointed in _candidates(run, failed[-1:], stages):
             begins[log] = begin if pointed is None else begins.get(log, 0)
-        found = diagnose_run(run, begins)
+        found = diagnose_run(run, begins, bounds=bounds)
         if found.root is not None:
             return found
     going_on = any(facts.get("status") == "running" for facts in stages.values())
-    return diagnose_run(run, going_on=going_on)
+    return diagnose_run(run, going_on=going_on, bounds=bounds)
 
 
 def _candidates(run: "RunDirectory", stages: list[str], state: dict[str, Any]) -> Iterator[tuple[str, int, int | None]]:

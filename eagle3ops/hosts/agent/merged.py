@@ -24,7 +24,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.errors import Eagle3opsError, RequestError
-from eagle3ops.hosts.agent.logs import LineIndex, find_log, open_log, read_lines
+from eagle3ops.hosts.agent.logs import LineIndex, read_lines
+from eagle3ops.runs.log_files import find_log, open_log
 
 if TYPE_CHECKING:
     from eagle3ops.runs.directory import RunDirectory

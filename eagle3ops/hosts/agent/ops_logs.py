@@ -36,19 +36,20 @@ def _run(here: Surroundings, run: str) -> "RunDirectory":
 
 def list_logs(here: Surroundings, *, run: str) -> dict[str, Any]:
     """Names and sizes of a run's logs."""
-    from eagle3ops.hosts.agent import logs
+    from eagle3ops.runs import log_files
 
     found = _run(here, run)
-    return {"run": found.run_id, "logs": logs.list_logs(found)}
+    return {"run": found.run_id, "logs": log_files.list_logs(found)}
 
 
 def read(here: Surroundings, *, run: str, log: str, offset: int = 0, max_bytes: int = 65536) -> dict[str, Any]:
     """The text of some bytes; a negative offset counts from the end."""
     from eagle3ops.hosts.agent import logs
+    from eagle3ops.runs import log_files
 
     if not 4 <= max_bytes <= MAX_BYTES:
         raise RequestError(f"log.read: max_bytes is between 4 and {MAX_BYTES}, not {max_bytes}")
-    with logs.open_log(_run(here, run), log) as fd:
+    with log_files.open_log(_run(here, run), log) as fd:
         return logs.read_window(fd, offset, max_bytes)
 
 
@@ -57,10 +58,11 @@ def lines(
 ) -> dict[str, Any]:
     """Some whole lines, from line `line` on (0 is the first, -1 the last), or from the one that holds byte `at` on."""
     from eagle3ops.hosts.agent import logs
+    from eagle3ops.runs import log_files
 
     if not 1 <= count <= logs.MAX_LINES:
         raise RequestError(f"log.lines: count is between 1 and {logs.MAX_LINES}, not {count}")
-    with logs.open_log(_run(here, run), log) as fd:
+    with log_files.open_log(_run(here, run), log) as fd:
         index = here.indexes.of(fd)
         first = line if at is None else logs.line_at(fd, max(0, at), index)
         return asdict(logs.read_lines(fd, first, count, index)) | logs.identity(fd)
@@ -84,10 +86,11 @@ class _Follower:
     def read(self, *, final: bool) -> dict[str, Any] | None:
         """The next piece; None when nothing was added. `final`: also the beginning of a character that never ended."""
         from eagle3ops.hosts.agent import logs
+        from eagle3ops.runs import log_files
 
-        if not logs.find_log(self.run, self.log).exists():
+        if not log_files.find_log(self.run, self.log).exists():
             return None
-        with logs.open_log(self.run, self.log) as fd:
+        with log_files.open_log(self.run, self.log) as fd:
             status = os.fstat(fd)
             if self.offset < 0:
                 self.offset = logs.read_window(fd, self.offset, 8)["offset"]
@@ -156,12 +159,12 @@ async def search(
         every: 0 ends the search with the last match that is sent; else the others are counted, and each so manieth is
             marked with its line and byte, so that any part of the matches can be asked for.
     """
-    from eagle3ops.hosts.agent import logs
+    from eagle3ops.runs import log_files
 
     asked = checked_search(pattern, invert, ignore_case, also, line, offset, limit, every)
     found = await here.in_thread(_run, here, run)
     async with _SEARCHES:
-        with logs.open_log(found, log) as fd:
+        with log_files.open_log(found, log) as fd:
             searcher = await start_searcher(fd, asked)
         async for batch in searched(searcher, {"run": found.run_id, "log": log}, asked):
             yield batch

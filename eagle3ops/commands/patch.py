@@ -1,0 +1,105 @@
+"""What does `eagle3ops patch` do? Show, apply and take back changes to an installed engine's source."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from eagle3ops import locations
+from eagle3ops.commands.output import table, when, write, write_json
+from eagle3ops.errors import ExitCode, RequestError
+from eagle3ops.patching.recipe import Recipe, find_recipe, shipped
+from eagle3ops.patching.transaction import FileChange, Journal, plan
+from eagle3ops.patching.trial import interpreter_of
+from eagle3ops.words import plain
+
+
+def patch(args: Namespace, root: str | None, *, json: bool) -> int:
+    """Carry out one of the subcommands.
+
+    Raises:
+        RequestError: recipe, folder or journal are not as asked.
+    """
+    journal = Journal(locations.root(root))
+    if args.patch_command == "list":
+        return _list(list(shipped().values()), json=json)
+    if args.patch_command == "status":
+        return _status(journal, json=json)
+    if args.patch_command == "revert":
+        for file in journal.revert(args.recipe, Path(args.path).absolute() if args.path else None):
+            write(f"put back: {plain(file)}")
+        return ExitCode.DONE
+    if args.patch_command == "forget":
+        journal.forget(args.recipe)
+        return ExitCode.DONE
+    return _apply(args, journal, find_recipe(args.recipe), json=json)
+
+
+def _list(recipes: list[Recipe], *, json: bool) -> int:
+    if json:
+        write_json([
+            {"name": one.name, "engine": one.engine, "versions": one.versions, "title": one.title, "why": one.why,
+             "instead": one.instead, "files": [str(each.path) for each in one.files]}
+            for one in recipes
+        ])  # fmt: skip
+        return ExitCode.DONE
+    for one in recipes:
+        write(f"{one.name}  ({one.engine} {', '.join(one.versions)})")
+        write(f"  {one.title}")
+        write(f"  {one.why}")
+        if one.instead:
+            write(f"  instead: {one.instead}")
+    return ExitCode.DONE
+
+
+def _status(journal: Journal, *, json: bool) -> int:
+    found = journal.standing()
+    if json:
+        write_json([
+            {"recipe": one.recipe, "site": one.site, "applied": one.applied, "standing": one.standing,
+             "files": [file for file, _, _ in one.files], "drifted": one.drifted}
+            for one in found
+        ])  # fmt: skip
+    elif not found:
+        write("no patch is applied")
+    else:
+        rows = [(one.recipe, one.standing, when(one.applied), plain(one.site)) for one in found]
+        table(("recipe", "standing", "since", "site-packages"), rows)
+    return ExitCode.DONE
+
+
+def _apply(args: Namespace, journal: Journal, recipe: Recipe, *, json: bool) -> int:
+    if not args.path:
+        raise RequestError("whose source?", remedy="--path SITE_PACKAGES of the engine's environment")
+    site = Path(args.path).absolute()
+    sure = args.patch_command == "apply" and args.patch_yes
+    if sure:
+        python = Path(args.python) if args.python else interpreter_of(site)
+        changes = journal.apply(recipe, site, python, timeout_s=args.timeout)
+    else:
+        changes = plan(recipe, site)
+    if json:
+        write_json({
+            "recipe": recipe.name, "applied": sure and bool(changes),
+            "changes": [{"file": str(one.file), "diff": one.diff} for one in changes],
+        })  # fmt: skip
+    else:
+        _tell(recipe, changes, sure=sure)
+    return ExitCode.DONE
+
+
+def _tell(recipe: Recipe, changes: list[FileChange], *, sure: bool) -> None:
+    if not changes:
+        write(f"{recipe.name}: all of it is there already")
+        return
+    if sure:
+        for one in changes:
+            write(f"patched: {plain(one.file)}")
+        write(f"take it back: eagle3ops patch revert {recipe.name}")
+        return
+    for one in changes:
+        for line in one.diff.splitlines():
+            write(plain(line))
+    if recipe.instead:
+        write(f"# instead: {recipe.instead}")
+    write(
+        "# nothing was changed; `patch apply ... --yes` does it, once the result was imported in a process of its own"
+    )
