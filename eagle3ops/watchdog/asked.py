@@ -12,6 +12,8 @@ MISSES = 3
 """So many in a row convict by themselves."""
 MISSES_WHEN_STILL = 2
 """So many are enough where nothing moves either."""
+LONGEST_S = 900.0
+"""An engine that works for so long and answers nothing works for nobody."""
 _BUSY_S = 20.0
 """Passes that were seen to grow so recently: a request may wait behind others."""
 
@@ -85,7 +87,8 @@ class Asked:
         missed = self.missed
         if not missed:
             return ""
-        if self.busy(now) and not stands:
+        long_ago = now - self.missed_since.get(self.deciding, now) >= LONGEST_S and missed >= MISSES
+        if self.busy(now) and not stands and not long_ago:
             return "accuse" if missed >= MISSES else ""
         if stands or missed >= MISSES or (still and missed >= MISSES_WHEN_STILL):
             return "convict"

@@ -54,10 +54,12 @@ def _process_faults(view: View) -> Iterator[Finding]:
     living = view.window.living()
     engine = [track for track in living if not track.helper]
     halted = [track for track in engine if track.state in ("T", "t")]
-    if halted and not view.overcome(min(track.state_since for track in halted)):
+    if halted:
         since = min(track.state_since for track in halted)
         words = f"{_names(halted)} in state {halted[0].state} for {view.ago(since):.0f} s"
-        yield Finding("stopped", (Signal("state", words),), _pids(halted), since)
+        # Others may still answer, as the ranks of other replicas do; to be stopped is not normal all the same.
+        mild = view.overcome(since)
+        yield Finding("stopped", (Signal("state", words),), _pids(halted), since, mild=mild)
     blocked = [track for track in engine if track.family == "pipe_write" and track.state == "S"]
     blocked = [track for track in blocked if _rests(view, track)]
     if blocked:

@@ -30,6 +30,8 @@ class Finding:
     since: float | None = None
     """When it began, where that is known; else when it was first found."""
     convicts: bool = False
+    mild: bool = False
+    """However long it stands, it convicts only together with a probe or a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,9 @@ class View:
         if self.phase in ("", "starting", "compiling", "working") and rates.cpu >= 20.0:
             return True
         if self.phase in WORKING and self.working_gpus:
+            return True
+        spoke = self.reader.spoke_at
+        if self.phase in STARTING and spoke is not None and self.now - spoke <= _SPOKE_S:
             return True
         return self.bytes_s >= (IMPORT_BYTES_S if self.phase == "importing" else MOVING_BYTES_S)
 

@@ -179,13 +179,16 @@ class Watch:
                 self._stands[one.state] = worked
         wrong = [one for one in found if STATES[one.state].kind == "fault"]
         stood = {one.state: view.ago(self._since(one)) for one in found}
-        hard = any(stood[one.state] >= _LEAST_S for one in wrong if STATES[one.state].convict_s is not None)
+        hard = any(
+            stood[one.state] >= _LEAST_S for one in wrong if STATES[one.state].convict_s is not None and not one.mild
+        )
         starting = view.phase in STARTING or view.phase == "stopping"
         asked = "" if starting else self.asked.verdict(view.now, still=view.still, stands=hard)
         by_another = "convict" in (asked, due)
         for one in wrong:
             kind = STATES[one.state]
-            long_enough = kind.convict_s is not None and stood[one.state] >= self._scaled(kind.convict_s)
+            by_itself = kind.convict_s is not None and not one.mild
+            long_enough = by_itself and stood[one.state] >= self._scaled(kind.convict_s or 0.0)
             if one.convicts or long_enough or (by_another and stood[one.state] >= min(_LEAST_S, kind.accuse_s or 0.0)):
                 return one, Standing.CONVICTED
         if by_another:

@@ -289,6 +289,16 @@ def test_taking_the_evidence_changes_nothing() -> None:
     assert {told(one) for one in machine.readings[35:]} == {("blocked_pipe", Standing.CONVICTED)}
 
 
+def test_a_stopped_process_beside_answers_is_accused_only() -> None:
+    replica = Process(2, 1, "sglang::schedul", "T", "do_signal_stop")
+    machine = Machine(Process(1, wakeups=10.0), replica)
+    machine.say(READY)
+    machine.run(5)
+    machine.run(120, lambda at: machine.answer(True))
+    assert told(machine.readings[-1]) == ("stopped", Standing.ACCUSED)
+    assert machine.readings[-1].suspects == (2,)
+
+
 def test_batches_in_the_log_of_one_process_acquit_no_other() -> None:
     worker = Process(2, 1, "sglang::detoken")
     machine = Machine(Process(1, wakeups=10.0), worker, Process(3, 1, "sglang::schedul", "R", "0", cpu=1.0))
@@ -494,6 +504,28 @@ def test_a_request_that_waits_behind_others_is_no_failure() -> None:
     machine.run(600, ask)
     assert Standing.CONVICTED not in machine.standings
     assert machine.readings[-1].state in ("serving", "unresponsive")
+
+
+def test_an_engine_that_works_for_nobody_is_convicted_in_the_end() -> None:
+    machine = Machine(Process(1, cpu=1.0))
+    machine.say(READY)
+
+    def ask(at: float) -> None:
+        if int(at) % 10 == 0:
+            machine.answer(True, 0.1, "counters", running=4.0, queued=0.0, forward_passes=10 * at)
+        if int(at) % 60 == 0:
+            machine.answer(False, 20.0)
+
+    assert machine.run(800, ask).standing is Standing.ACCUSED
+    assert told(machine.run(300, ask)) == ("unresponsive", Standing.CONVICTED)
+
+
+def test_a_start_that_speaks_is_given_time() -> None:
+    machine = Machine(Process(1, state="R", wchan="0", cpu=1.0))
+    machine.say(LOADED)
+    machine.run(400, lambda at: machine.say("warming kernels 12%") if int(at) % 5 == 0 else None)
+    assert Standing.CONVICTED not in machine.standings
+    assert machine.readings[-1].standing is Standing.ACCUSED
 
 
 def test_a_server_that_is_not_up_yet_owes_no_answer() -> None:
