@@ -59,11 +59,11 @@ def touch(folder: Path, child: Child, told: Told) -> None:
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError:
-        _by_vfork(child, told)
+        by_vfork(child, told)
         return
     options = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
     if private_mounts() is not None or mount("eagle3ops-drill", point, "fuse", options) is not None:
-        _by_vfork(child, told)
+        by_vfork(child, told)
         return
 
     def reader() -> None:
@@ -123,7 +123,9 @@ def _attributes(node: int) -> bytes:
     )
 
 
-def _by_vfork(child: Child, told: Told) -> None:
+def by_vfork(child: Child, told: Told) -> None:
+    """The same by `vfork`, which needs no right at all. Returns never."""
+
     def parent() -> None:
         # The child of a vfork runs on our memory and our stack while we sleep. It never gives them back, so that it is
         # no matter what it does to them. PyDLL: the interpreter's lock stays taken.

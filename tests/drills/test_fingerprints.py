@@ -5,6 +5,8 @@ All are started at once, and one window is measured over all of them.
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import pytest
 from eagle3ops.drills.catalogue import DRILLS, find
 from eagle3ops.drills.drill import Drill, Running, Skipped
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.runs.processes import identify, process_table
+from eagle3ops.runs.processes import identify, process_table, read_stat
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/wchan").exists(), reason="needs /proc")
 
@@ -190,6 +192,26 @@ def test_a_dead_mount_is_an_uninterruptible_sleep(seen: dict[str, Seen]) -> None
     assert reader.wakeups_s == 0
     if of.running.facts["how"] == "fuse":
         assert "folio_wait" in reader.wchan or "wait_on_page" in reader.wchan
+
+
+def test_without_rights_vfork_is_an_uninterruptible_sleep_too() -> None:
+    program = (
+        "from eagle3ops.drills import dead_mount, stage\n"
+        "dead_mount.by_vfork(stage.child, lambda pid, how: print(pid, how, flush=True))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        number, how = process.stdout.readline().split()
+        assert how == "vfork"
+        deadline = time.monotonic() + 30
+        while (stat := read_stat(number)) is not None and stat.state != "D" and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert stat is not None
+        assert stat.state == "D"
+        process.kill()
+    while identify(int(number)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert identify(int(number)) is None
 
 
 def test_a_server_whose_worker_was_stopped(seen: dict[str, Seen]) -> None:
