@@ -117,7 +117,11 @@ async def _watch_run(asked: Asked, run: Path, stage: str) -> int:
             f"run {run.name} does not go on: {finder.run.status()}", remedy=f"eagle3ops runs show {run.name}"
         )
     code, seen = int(ExitCode.DONE), False
-    while not over and not (stage and seen) and (asked.until is None or time.monotonic() < asked.until):
+    if not subject.processes:
+        sys.stderr.write(f"waiting for {plain(subject.name)} to have processes\n")
+    while not over and not (stage and seen) and sys.stdout is not None:
+        if asked.until is not None and time.monotonic() >= asked.until:
+            break
         if subject.processes:
             seen = True
             one = _OneStage(finder, subject.stage)
@@ -182,6 +186,7 @@ async def _guard(asked: Asked, finder: Finder, subject: Subject, evidence: Path,
         until=asked.until,
         say=report.say,
     )
+    report.leave = guard.leave
     reading = await guard.run()
     deadlines.save()
     report.end(guard)
@@ -196,6 +201,8 @@ class _Report:
     json: bool
     _last: tuple[str, ...] = ()
     _told: set[tuple[str, str, bool]] = field(default_factory=set)
+    leave: Callable[[], None] = lambda: None
+    """Called when nobody reads any more."""
 
     def begin(self, subject: Subject, logs: tuple[Path, ...]) -> None:
         """Whom it is about, on standard error."""
@@ -228,11 +235,13 @@ class _Report:
         left = ""
         if reading.deadline is not None and reading.deadline > reading.at:
             left = f", {human_seconds(reading.deadline - reading.at)} left for this phase"
-        write(f"{when(time.time())}  {reading.standing.value}  {plain(reading.state)}{plain(phase)} for {since}{left}")
+        self._line(
+            f"{when(time.time())}  {reading.standing.value}  {plain(reading.state)}{plain(phase)} for {since}{left}"
+        )
         if reading.title:
-            write(f"    {plain(redact(reading.title))}")
+            self._line(f"    {plain(redact(reading.title))}")
         for signal in reading.signals:
-            write(f"    {plain(signal.name)}: {plain(redact(signal.words))}")
+            self._line(f"    {plain(signal.name)}: {plain(redact(signal.words))}")
 
     def incident(self, incident: Incident, folder: Path) -> None:
         """An incident that begins, was collected for, or is over."""
@@ -246,23 +255,32 @@ class _Report:
             return
         self._told.add(key)
         if incident.over:
-            write(f"{when(time.time())}  over: {plain(incident.title)}")
+            self._line(f"{when(time.time())}  over: {plain(incident.title)}")
             return
         if incident.severity == "error":
-            write(f"    {plain(incident.explanation)}")
+            self._line(f"    {plain(incident.explanation)}")
             for evidence in incident.evidence:
-                write(f"    {plain(evidence.what)}")
+                self._line(f"    {plain(evidence.what)}")
             for remedy in incident.remedies:
                 command = f": {plain(remedy.command)}" if remedy.command not in ("", remedy.words) else ""
-                write(f"    -> {plain(remedy.words)}{command}")
+                self._line(f"    -> {plain(remedy.words)}{command}")
         else:
-            write(f"    evidence so far: {plain(folder)}")
+            self._line(f"    evidence so far: {plain(folder)}")
 
     def end(self, guard: Guard) -> None:
         """Why it leaves."""
         state = f", {guard.reading.state} ({guard.reading.standing.value})" if guard.reading is not None else ""
         self.say(f"{'it has ended' if guard.ended else 'time is up'}{state}")
 
-    @staticmethod
-    def _write(data: Mapping[str, Any]) -> None:
-        write(jsonlib.dumps(redact_data(data), ensure_ascii=False, default=str))
+    def _write(self, data: Mapping[str, Any]) -> None:
+        self._line(jsonlib.dumps(redact_data(data), ensure_ascii=False, default=str))
+
+    def _line(self, text: str) -> None:
+        if sys.stdout is None:
+            return
+        try:
+            write(text)
+        except BrokenPipeError:
+            # Whoever reads has seen enough (`| head`); the interpreter must not try to flush on its way out.
+            sys.stdout = None
+            self.leave()

@@ -5,7 +5,6 @@ asked what to do. A further incident needs another state, or a healthy moment be
 """
 
 import asyncio
-import importlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any
 
 from eagle3ops.runs.redact import redact, redact_data
 from eagle3ops.watchdog.aside import call_aside
+from eagle3ops.watchdog.evidence import collect as collect_evidence
 from eagle3ops.watchdog.incident import MOST, Evidence, Incident, Remedy, from_json, incident_id, remedy_from
 from eagle3ops.watchdog.state import Reading, Standing, Subject
 from eagle3ops.watchdog.states import STATES
@@ -173,9 +173,9 @@ class Escalation:
         try:
             if incident.folder == Path():
                 incident.folder = await call_aside(lambda: _new_folder(self.evidence), "the evidence folder", 10.0)
-            collect = self.collect or _collector()
-            if not self.policy.collect or collect is None:
+            if not self.policy.collect:
                 return
+            collect = self.collect or collect_evidence
             # What was seen at the accusation stays beside what is seen at the conviction.
             folder = incident.folder / into
             incident.dossier = await call_aside(
@@ -250,13 +250,6 @@ def incident_of(
     clean = from_json(redact_data(incident.as_json()))
     assert clean is not None
     return clean
-
-
-def _collector() -> Collect | None:
-    with suppress(ImportError, AttributeError):
-        found: Collect = importlib.import_module("eagle3ops.watchdog.evidence").collect
-        return found
-    return None
 
 
 def _new_folder(evidence: Path) -> Path:

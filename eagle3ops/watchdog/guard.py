@@ -128,6 +128,7 @@ class Guard:
         self._was_late = False
         self._ended_at: float | None = None
         self._logs: tuple[Path, ...] = ()
+        self._log_starts: Mapping[Path, int] = {}
         self._finding = Aside(self._find_now, "looking for its processes")
         self._reading_logs = Aside(self._read_logs, "reading its logs")
         self._escalation = Escalation(
@@ -160,6 +161,10 @@ class Guard:
         finally:
             await self._wind_up(feed)
 
+    def leave(self) -> None:
+        """Let `run` return at the next look."""
+        self._until = self._clock()
+
     def _has_ended(self) -> bool:
         """Has it, and was that judged by a sample in which nothing of it is left?"""
         if not self.ended:
@@ -191,7 +196,7 @@ class Guard:
         )
         if seen is not None:
             self.subject, self.ended = seen.subject, seen.over
-            self._logs = seen.subject.logs
+            self._logs, self._log_starts = seen.subject.logs, seen.subject.log_starts
             ago = time.time() - self._clock()
             for what, at in seen.progress:
                 self._try("the judge", self.watch.progress, what, min(at - ago, now))
@@ -294,7 +299,7 @@ class Guard:
         return _Seen(subject, bool(ended), list(progress()) if progress is not None else [])
 
     def _read_logs(self) -> list[Line]:
-        self.tails.follow(self._logs)
+        self.tails.follow(self._logs, self._log_starts)
         return self.tails.read()
 
     def _try(self, part: str, work: Callable[..., object], *arguments: object) -> None:

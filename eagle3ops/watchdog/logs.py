@@ -11,7 +11,7 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 READ_BYTES = 1 << 20
@@ -66,11 +66,16 @@ class Tails:
         """Name of a log that cannot be read -> why."""
         return {tail.name: tail.reason for tail in self._tails.values() if tail.reason}
 
-    def follow(self, paths: Iterable[Path]) -> None:
-        """Follow these as well, `MAX_LOGS` in all."""
+    def follow(self, paths: Iterable[Path], starts: Mapping[Path, int] | None = None) -> None:
+        """Follow these as well, `MAX_LOGS` in all.
+
+        Args:
+            paths: the logs.
+            starts: log -> byte before which nothing is read, as it is about something else.
+        """
         for path in paths:
             if path not in self._tails and len(self._tails) < MAX_LOGS:
-                self._tails[path] = _Tail(path)
+                self._tails[path] = _Tail(path, (starts or {}).get(path, 0))
         names = Counter(path.name for path in self._tails)
         for path, tail in self._tails.items():
             tail.name = path.name if names[path.name] == 1 else str(path)
@@ -96,8 +101,9 @@ class Tails:
 class _Tail:
     """One log."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: int = 0) -> None:
         self.path = path
+        self._start = start
         self.name = path.name
         self.reason = ""
         self.skipped = 0
@@ -118,6 +124,7 @@ class _Tail:
             if not lines and self._moved():
                 # The last words that were written to the old file have been read.
                 self.close()
+                self._start = 0
                 if self._open():
                     self._fresh = False
                     lines, age = self._more(wall)
@@ -147,7 +154,9 @@ class _Tail:
             self.close()
             self.reason = "not a regular file"
             return False
-        self.reason, self._at, self._rest, self._cut = "", 0, b"", False
+        # A file that is shorter was begun anew.
+        self._start = self._start if os.fstat(self._fd).st_size >= self._start else 0
+        self.reason, self._at, self._rest, self._cut = "", self._start, b"", False
         return True
 
     def _moved(self) -> bool:
@@ -164,14 +173,15 @@ class _Tail:
         assert self._fd is not None
         facts = os.fstat(self._fd)
         if facts.st_size < self._at:
-            self._at, self._rest, self._cut = 0, b"", False
+            self._start, self._at, self._rest, self._cut = 0, 0, b"", False
         lines: list[str] = []
         behind = facts.st_size - self._at
         if behind > BEHIND_BYTES or (self._fresh and behind > READ_BYTES):
-            if self._at == 0:
-                lines = self._split(os.pread(self._fd, HEAD_BYTES, 0))
-            start = max(self._at, HEAD_BYTES if self._at == 0 else 0, facts.st_size - READ_BYTES)
-            self.skipped += start - self._at - (HEAD_BYTES if self._at == 0 else 0)
+            head = HEAD_BYTES if self._at == self._start else 0
+            if head:
+                lines = self._split(os.pread(self._fd, head, self._at))
+            start = max(self._at + head, facts.st_size - READ_BYTES)
+            self.skipped += start - self._at - head
             self._at, self._rest, self._cut = start, b"", True
         chunk = os.pread(self._fd, READ_BYTES, self._at)
         self._at += len(chunk)

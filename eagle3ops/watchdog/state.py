@@ -89,6 +89,8 @@ class Subject:
     roles: Mapping[int, str] = field(default_factory=dict)
     """Process id -> role or rank, where it is known."""
     logs: tuple[Path, ...] = ()
+    log_starts: Mapping[Path, int] = field(default_factory=dict)
+    """Log -> byte at which its own part begins, where an earlier attempt has written into the same file."""
     url: str | None = None
     """Where it answers HTTP, if it does."""
     run_dir: Path | None = None

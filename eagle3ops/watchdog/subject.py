@@ -18,6 +18,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import Event
 from eagle3ops.runs.family import descendants, family
 from eagle3ops.runs.processes import ProcessId, Stat, boot_id, identify, process_table
+from eagle3ops.telemetry.procfs import read_at
 from eagle3ops.watchdog.listening import Address, address_of, listener, listening_ports
 from eagle3ops.watchdog.state import Subject
 
@@ -168,6 +169,7 @@ class RunFinder:
             processes=members,
             roles=roles_of(members) | _roles(spawned, members),
             logs=self._logs(stage, spawned),
+            log_starts=self._log_starts(spawned),
             url=_url_of(spawned, members),
             run_dir=self.run.path,
             stage=stage,
@@ -188,7 +190,9 @@ class RunFinder:
             # Of a long log only the last is of use: it says that there was progress, and when.
             self._progress = [*self._progress[-31:], (f"{stage}: {event.kind}", event.ts)]
         elif event.kind == "stage" and event.data.get("status") == "running":
+            # Another attempt: what the one before has logged and reported says nothing about this one.
             self._spawned[stage] = []
+            self._progress = []
         elif event.kind == "process" and event.data.get("state") == "started" and event.stage is not None:
             self._spawned.setdefault(stage, []).append(event.data)
 
@@ -202,6 +206,15 @@ class RunFinder:
         below = descendants(table, watchers - {own.pid if own is not None else 0})
         kept = {process for pid, process in found.items() if pid not in watchers and pid not in below}
         return tuple(sorted(grow(table, boot, kept), key=lambda member: (member.start, member.pid)))
+
+    def _log_starts(self, spawned: Iterable[Mapping[str, Any]]) -> dict[Path, int]:
+        """Where this attempt begins in logs that an earlier one has written into as well."""
+        starts: dict[Path, int] = {}
+        for one in spawned:
+            offset = one.get("offset")
+            if isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0:
+                starts.setdefault(self.run.path / str(one.get("log")), offset)
+        return starts
 
     def _logs(self, stage: str, spawned: Iterable[Mapping[str, Any]]) -> tuple[Path, ...]:
         names = [f"logs/{stage}.log"] if stage else []
@@ -274,25 +287,18 @@ def program_of(pid: int) -> str:
 
 
 def _read(pid: int, name: str, limit: int) -> bytes:
-    try:
-        fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        data = b""
-        while len(data) < limit and (chunk := os.read(fd, limit - len(data))):
-            data += chunk
-        return data
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+    return read_at(f"/proc/{pid}/{name}", limit=limit) or b""
 
 
 def _guards(pid: int) -> bool:
     """Does that process look after the run rather than work in it?"""
     words = _read(pid, "cmdline", 1 << 16).split(b"\0")[:8]
-    return any(word == b"eagle3ops.supervisor" or word.startswith(b"eagle3ops.supervisor.") for word in words)
+    # The host's sampler is started by whoever needs it first, and is adopted by the supervisor.
+    return any(
+        word in (b"eagle3ops.supervisor", b"eagle3ops.telemetry.sampler_process")
+        or word.startswith(b"eagle3ops.supervisor.")
+        for word in words
+    )
 
 
 def _root_of(where: Address) -> ProcessId:

@@ -203,6 +203,11 @@ def test_a_stage_of_a_run(run_dir: Path) -> None:
         assert finder.progress() == [("serve: progress", 1e9 + 4)]
         assert finder.progress() == []
         assert find_run(run_dir, "prepare").processes == ()
+        _event(run_dir, 5, "progress", {"done": 2})
+        _event(run_dir, 6, "stage", {"status": "running"})
+        _event(run_dir, 7, "process", started | {"offset": 512})
+        assert finder().log_starts == {run_dir / "logs/engine.log": 512}
+        assert finder.progress() == []  # of the attempt before
     finally:
         engine.kill()
         engine.wait()

@@ -142,3 +142,19 @@ def test_any_bytes_in_any_pieces(tmp_path_factory: object, pieces: list[bytes]) 
         whole = b"".join(pieces).replace(b"\r", b"\n").rpartition(b"\n")[0].split(b"\n")
         assert found == [text for line in whole if (text := clean(line))]
         tails.close()
+
+
+def test_what_an_earlier_attempt_wrote_is_not_read(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("crashed with exit code -15\n")
+    start = log.stat().st_size
+    with log.open("a") as file:
+        file.write("begun again\n")
+    tails = Tails()
+    tails.follow([log], {log: start})
+    assert _texts(tails) == ["begun again"]
+    log.write_text("anew\n")
+    assert _texts(tails) == ["anew"]
+    other = Tails()
+    other.follow([log], {log: 10_000})  # it was replaced since
+    assert _texts(other) == ["anew"]

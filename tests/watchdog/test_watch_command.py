@@ -45,7 +45,10 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        process.wait()
 
 
 @pytest.fixture
@@ -81,9 +84,20 @@ def test_a_process_that_is_stopped_goes_on_and_ends(watch: Watch, sleeper: Any, 
     sleeper.terminate()
     out, err = process.communicate()
     assert process.returncode == 0, err
-    assert json.loads(out.splitlines()[-1])["state"] == "ended"
+    told_last = [one for one in map(json.loads, out.splitlines()) if one["type"] == "reading"][-1]
+    assert (told_last["state"], told_last["standing"]) == ("ended", "healthy"), out
     assert sleeper.wait() == -signal.SIGTERM  # nobody else has ended it
     assert err.startswith(f"watching pid {sleeper.pid}")
+
+
+def test_nobody_reads_any_more(watch: Watch, sleeper: Any) -> None:
+    process = watch("--pid", sleeper.pid, "--json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait() == 0
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
 
 
 @pytest.mark.slow
