@@ -149,6 +149,7 @@ def build_parser() -> ArgumentParser:
     lint.add_argument("--engine", required=True, help="sglang, vllm or reference")
     lint.add_argument("--engine-version", metavar="V", help="such as 0.5.14")
     lint.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
+    _add_supports(commands)
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
     _add_telemetry(commands, common)
@@ -258,6 +259,16 @@ def _add_layers(commands: "_SubParsersAction[ArgumentParser]") -> None:
     )
     layers.add_argument("--runner", choices=("v1", "v2"), help="vLLM's model runner, where the answer depends on it")
     layers.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
+
+
+def _add_supports(commands: "_SubParsersAction[ArgumentParser]") -> None:
+    supports = commands.add_parser("supports", help="whether an installed engine supports EAGLE-3 for a target at all")
+    supports.add_argument("--engine", required=True, help="vllm or sglang")
+    supports.add_argument("--path", metavar="DIR", help="its site-packages; else the engine beside this Python")
+    supports.add_argument("--architecture", metavar="NAME", help="as the target's config.json names it")
+    supports.add_argument("--all", action="store_true", help="every architecture of the registry")
+    supports.add_argument("--platform", choices=("cuda", "cpu", "rocm", "xpu"), default="cuda", help="(cuda)")
+    supports.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
 
 
 def _add_hosts(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
@@ -451,6 +462,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import lint
 
         return lint.lint(args, json=json)
+    if args.command == "supports":
+        from eagle3ops.commands import supports
+
+        return supports.supports_command(args, json=json)
     if args.command == "hosts":
         from eagle3ops.commands import hosts
 
@@ -485,7 +500,22 @@ def _refuse_empty(args: Namespace) -> None:
             raise RequestError(f"--{option} is empty", remedy="is the variable that names it set?")
 
 
-_HERE_ONLY = ("spec", "hosts", "telemetry", "agent", "config", "layers", "lint", "patch", "convert")
+_HERE_ONLY = (
+    "spec",
+    "hosts",
+    "telemetry",
+    "watch",
+    "drill",
+    "agent",
+    "config",
+    "layers",
+    "lint",
+    "patch",
+    "convert",
+    "supports",
+    "watch",
+    "drill",
+)
 
 
 def _refuse_job_options(args: Namespace) -> None:
@@ -496,8 +526,7 @@ def _refuse_job_options(args: Namespace) -> None:
                 f"--{option} belongs to --job NAME, not to the command `{args.command}`",
                 remedy=f"put what the command takes behind it: eagle3ops {args.command} --help",
             )
-    here_only = ("spec", "hosts", "telemetry", "agent", "config", "watch", "drill", "layers", "lint")
-    if getattr(args, "host", None) and args.command in here_only:
+    if getattr(args, "host", None) and args.command in _HERE_ONLY:
         raise RequestError(f"the command `{args.command}` takes no --host: it works on this machine")
     if args.early_set:
         raise RequestError(

@@ -70,6 +70,7 @@ def _until(process: "subprocess.Popen[str]", wanted: Callable[[dict[str, Any]], 
     raise AssertionError(process.stderr.read() if process.stderr else "")
 
 
+@pytest.mark.slow
 def test_a_process_that_is_stopped_goes_on_and_ends(watch: Watch, sleeper: Any, tmp_path: Path) -> None:
     process = watch("--pid", sleeper.pid, "--json", "--evidence", tmp_path / "evidence")
     _until(process, lambda told: told["type"] == "reading" and told["standing"] == "healthy")
