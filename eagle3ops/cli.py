@@ -504,8 +504,6 @@ _HERE_ONLY = (
     "spec",
     "hosts",
     "telemetry",
-    "watch",
-    "drill",
     "agent",
     "config",
     "layers",
