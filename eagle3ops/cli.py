@@ -127,6 +127,7 @@ def build_parser() -> ArgumentParser:
     )
     diagnose.add_argument("files", nargs="*", metavar="FILE", help="log files of one failure, of all ranks and hosts")
     diagnose.add_argument("--run", dest="diagnose_run", metavar="RUN", help="the logs of a run: id, or `last`")
+    _add_drill(commands, common)
     _add_watch(commands, common)
     _add_drafters(commands, common)
     _add_layers(commands)
@@ -188,6 +189,23 @@ def _add_watch(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentPa
     watch.add_argument(
         "--probe", dest="watch_probe", action=BooleanOptionalAction, default=True, help="ask its server for tokens"
     )
+
+
+def _add_drill(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
+    drill = commands.add_parser(
+        "drill", parents=[common], help="break something on purpose and see whether the watchdog names it"
+    )
+    drill.add_argument(
+        "names", nargs="*", metavar="NAME", help="drills, or `faults`: all of them, `healthy`: what must raise no alarm"
+    )
+    drill.add_argument("--list", dest="drill_list", action="store_true", help="all drills, and which are possible here")
+    drill.add_argument(
+        "--deadline-scale", type=float, metavar="F", default=1.0, help="factor on the deadlines of phases (1)"
+    )
+    drill.add_argument(
+        "--for", dest="drill_for", type=float, metavar="S", help="how long healthy ones are watched in all (600)"
+    )
+    drill.add_argument("--keep", metavar="DIR", help="where logs and evidence are kept; by default a new folder")
 
 
 def _add_drafters(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:
@@ -416,6 +434,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import diagnose
 
         return diagnose.diagnose(args, root, host, json=json)
+    if args.command == "drill":
+        from eagle3ops.commands import drill
+
+        return drill.drill(args, json=json)
     if args.command in ("plan", "spec"):
         from eagle3ops.commands import runs
 
