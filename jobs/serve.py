@@ -76,8 +76,8 @@ class Serve(Job):
 
     async def run(self, ctx: Context) -> None:
         """Start, ask one held-out prompt, record, and hold when asked to."""
-        from eagle3ops.engines.base import adapter
         from eagle3ops.engines.client import Sampling
+        from eagle3ops.engines.registry import adapter
 
         spec = ctx.spec
         assert isinstance(spec, ServeStageSpec)
@@ -105,7 +105,7 @@ class Serve(Job):
 
 def started(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsyncContextManager[EngineClient]":
     """The pipeline's engine, running as `setting` says for as long as the block lasts."""
-    from eagle3ops.engines.base import adapter
+    from eagle3ops.engines.registry import adapter
     from eagle3ops.engines.serving import running
 
     engine = adapter(ctx.pipeline.engine.name)

@@ -37,7 +37,7 @@ from eagle3ops.screens.rooms import FIRST, ROOMS
 from eagle3ops.screens.widgets.colours import AsciiOnly, Colourless, Harmless
 from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 from eagle3ops.settings import Resolved, remember_theme, resolve
-from eagle3ops.watchdog.incident import Incident
+from eagle3ops.watchdog.incidents.incident import Incident
 from eagle3ops.words import plain
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)

@@ -16,16 +16,16 @@ from eagle3ops.commands.output import when, write
 from eagle3ops.errors import Eagle3opsError, ExitCode, RequestError
 from eagle3ops.runs.directory import find_run
 from eagle3ops.runs.redact import redact, redact_data
-from eagle3ops.watchdog.aside import StillBusy, call_aside
-from eagle3ops.watchdog.deadlines import Deadlines
-from eagle3ops.watchdog.guard import Guard
-from eagle3ops.watchdog.incident import Incident
-from eagle3ops.watchdog.logs import Tails
-from eagle3ops.watchdog.phases import PHASES
-from eagle3ops.watchdog.probes import Prober
+from eagle3ops.watchdog.guard.aside import StillBusy, call_aside
+from eagle3ops.watchdog.guard.guard import Guard
+from eagle3ops.watchdog.guard.logs import Tails
+from eagle3ops.watchdog.guard.probes import Prober
+from eagle3ops.watchdog.guard.subject import Finder, PidFinder, RunFinder, UrlFinder
+from eagle3ops.watchdog.incidents.incident import Incident
+from eagle3ops.watchdog.judge.deadlines import Deadlines
+from eagle3ops.watchdog.judge.phases import PHASES
+from eagle3ops.watchdog.judge.watch import Expect, Watch
 from eagle3ops.watchdog.state import Reading, Standing, Subject
-from eagle3ops.watchdog.subject import Finder, PidFinder, RunFinder, UrlFinder
-from eagle3ops.watchdog.watch import Expect, Watch
 from eagle3ops.words import human_seconds, plain
 
 TOKEN_VARIABLE = "EAGLE3OPS_WATCH_TOKEN"

@@ -16,15 +16,15 @@ from typing import Any
 from eagle3ops.drills.drill import READY_S, Drill, Running
 from eagle3ops.drills.score import GRACE_S, Outcome, Score
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.watchdog.deadlines import Deadlines
-from eagle3ops.watchdog.guard import Guard
-from eagle3ops.watchdog.incident import Incident
-from eagle3ops.watchdog.logs import Tails
-from eagle3ops.watchdog.probes import Prober
-from eagle3ops.watchdog.samples import own_samples
+from eagle3ops.watchdog.guard.guard import Guard
+from eagle3ops.watchdog.guard.logs import Tails
+from eagle3ops.watchdog.guard.probes import Prober
+from eagle3ops.watchdog.guard.samples import own_samples
+from eagle3ops.watchdog.guard.subject import PidFinder
+from eagle3ops.watchdog.incidents.incident import Incident
+from eagle3ops.watchdog.judge.deadlines import Deadlines
+from eagle3ops.watchdog.judge.watch import Watch
 from eagle3ops.watchdog.state import Reading, Standing
-from eagle3ops.watchdog.subject import PidFinder
-from eagle3ops.watchdog.watch import Watch
 
 LEAD_S = 8.0
 """So long a server is well before it breaks."""

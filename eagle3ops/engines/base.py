@@ -4,13 +4,11 @@ An adapter says how its server is started and how its log reads; the process its
 answers are asked for through `EngineClient`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from eagle3ops.eagle3.layers import AuxLayers
-from eagle3ops.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +56,11 @@ class LogFact:
     data: dict[str, float | str] = field(default_factory=dict)
 
 
+def on_gpu(device: str) -> bool:
+    """Whether `engine.device` means a GPU on this machine."""
+    return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
+
+
 class Adapter(Protocol):
     """One engine."""
 
@@ -89,28 +92,3 @@ class Adapter(Protocol):
     def launch_line(self, spec: ServeSpec) -> str:
         """The same command for a person to copy, quoted for a shell."""
         ...
-
-
-def _reference() -> Adapter:
-    from eagle3ops.engines.reference.adapter import ReferenceAdapter
-
-    return ReferenceAdapter()
-
-
-def _sglang() -> Adapter:
-    from eagle3ops.engines.sglang.adapter import SglangAdapter
-
-    return SglangAdapter()
-
-
-_ADAPTERS: dict[str, Callable[[], Adapter]] = {"reference": _reference, "sglang": _sglang}
-
-
-def adapter(name: str) -> Adapter:
-    """The adapter called `name`; raises RequestError with the known names."""
-    try:
-        return _ADAPTERS[name]()
-    except KeyError:
-        raise RequestError(
-            f"no adapter for engine {name!r}", remedy="known engines: " + ", ".join(sorted(_ADAPTERS))
-        ) from None

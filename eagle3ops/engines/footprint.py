@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
-from eagle3ops.engines.base import ServeSpec, adapter
+from eagle3ops.engines.base import ServeSpec, on_gpu
+from eagle3ops.engines.registry import adapter
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.job import Forecast, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec
@@ -17,11 +18,6 @@ _PROCESS_BYTES = 600 << 20
 """A Python process that has loaded torch, measured on a CPU."""
 
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
-
-
-def on_gpu(device: str) -> bool:
-    """Whether `engine.device` means a GPU on this machine."""
-    return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
 
 
 def check_layers(ctx: PlanContext, layers: AuxLayersSpec | None, key: str) -> None:

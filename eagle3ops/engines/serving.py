@@ -8,9 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.engines.base import Adapter, ServeSpec
+from eagle3ops.engines.base import Adapter, ServeSpec, on_gpu
 from eagle3ops.engines.client import EngineClient
-from eagle3ops.engines.footprint import on_gpu
 from eagle3ops.runs.processes import ARGUMENTS_VARIABLE
 
 _START_S, _COMPILE_S = 600.0, 2700.0

@@ -18,7 +18,8 @@ def launch_line(run: RunDirectory, case: Case, setting: str) -> str:
     Raises:
         RequestError: the setting's label is none, the target or the drafter is gone, or the engine is not known.
     """
-    from eagle3ops.engines.base import ServeSpec, adapter
+    from eagle3ops.engines.base import ServeSpec
+    from eagle3ops.engines.registry import adapter
 
     chosen = parse_setting(setting)
     if chosen is None or case.target is None or case.drafter is None or not case.target.path:

@@ -21,14 +21,14 @@ from eagle3ops.runs.job import load_registry
 from eagle3ops.runs.processes import ProcessId, boot_id, identify
 from eagle3ops.spec.load import load_pipeline
 from eagle3ops.supervisor.warden import Warden
-from eagle3ops.watchdog.deadlines import Deadlines
-from eagle3ops.watchdog.guard import Guard
-from eagle3ops.watchdog.logs import Tails
-from eagle3ops.watchdog.probes import Prober
-from eagle3ops.watchdog.samples import own_samples
+from eagle3ops.watchdog.guard.guard import Guard
+from eagle3ops.watchdog.guard.logs import Tails
+from eagle3ops.watchdog.guard.probes import Prober
+from eagle3ops.watchdog.guard.samples import own_samples
+from eagle3ops.watchdog.guard.subject import RunFinder
+from eagle3ops.watchdog.judge.deadlines import Deadlines
+from eagle3ops.watchdog.judge.watch import Watch
 from eagle3ops.watchdog.state import Subject
-from eagle3ops.watchdog.subject import RunFinder
-from eagle3ops.watchdog.watch import Watch
 
 QUIET_S = 60.0
 """A stage that reported progress so recently shows by itself that its server works: it is not asked for a token."""

@@ -18,9 +18,19 @@ from eagle3ops.runs.processes import ProcessId
 from eagle3ops.spec.models import Pipeline
 from eagle3ops.supervisor import decision as decisions
 from eagle3ops.supervisor.decision import Decision
-from eagle3ops.watchdog.incident import Incident, incident_id
-from eagle3ops.watchdog.lock_release import Release, release_lock
-from eagle3ops.watchdog.remedies import BISECT, GIVE_UP, NOTIFY, Ladder, Policy, Step, fingerprint, history, rungs_for
+from eagle3ops.watchdog.incidents.incident import Incident, incident_id
+from eagle3ops.watchdog.remedies.ladder import (
+    BISECT,
+    GIVE_UP,
+    NOTIFY,
+    Ladder,
+    Policy,
+    Step,
+    fingerprint,
+    history,
+    rungs_for,
+)
+from eagle3ops.watchdog.remedies.lock_release import Release, release_lock
 from eagle3ops.watchdog.state import Reading, Standing
 
 RELEASED_S = 30.0

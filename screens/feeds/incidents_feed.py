@@ -14,8 +14,8 @@ from eagle3ops.hosts.link import Link
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.feeds.machine_feed import MachineFeed
 from eagle3ops.screens.feeds.runs_feed import RunsFeed
-from eagle3ops.watchdog.incident import Incident, from_json
-from eagle3ops.watchdog.machine import machine_incidents
+from eagle3ops.watchdog.incidents.incident import Incident, from_json
+from eagle3ops.watchdog.incidents.machine import machine_incidents
 from eagle3ops.words import elsewhere, plain
 
 READ_S = 5.0

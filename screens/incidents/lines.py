@@ -9,7 +9,7 @@ from rich.cells import cell_len, chop_cells
 from eagle3ops.screens.feeds.watching import age
 from eagle3ops.screens.widgets.cells import Line, cell
 from eagle3ops.screens.widgets.glyphs import Glyphs
-from eagle3ops.watchdog.incident import Evidence, Incident, Remedy
+from eagle3ops.watchdog.incidents.incident import Evidence, Incident, Remedy
 from eagle3ops.words import plain
 
 SEVERITY = {"error": ("✗ error", "bad"), "warn": ("▲ warn", "warn"), "info": ("● info", "plain")}

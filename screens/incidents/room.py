@@ -25,7 +25,7 @@ from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.widgets.cells import Line
 from eagle3ops.screens.widgets.clipboard import copy
 from eagle3ops.screens.widgets.lines import Lines, Table
-from eagle3ops.watchdog.incident import Incident, Remedy
+from eagle3ops.watchdog.incidents.incident import Incident, Remedy
 
 LOW = 40
 """On a terminal of fewer rows the lower panes get less."""

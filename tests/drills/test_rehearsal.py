@@ -13,7 +13,7 @@ from eagle3ops.drills.catalogue import DRILLS, find
 from eagle3ops.drills.rehearsal import deadline_of, rehearse
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.processes import identify
-from eagle3ops.watchdog.deadlines import Deadlines
+from eagle3ops.watchdog.judge.deadlines import Deadlines
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/wchan").exists(), reason="needs /proc")
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_tiny import CONFIG, VOCAB, MarkovDrafter, tiny_target, write_tiny_model
 
-from eagle3ops.engines.base import ServeSpec, adapter
+from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import Answer, EngineClient, EngineError, EngineRefused, Sampling, parse_answer
 from eagle3ops.engines.reference.__main__ import parse_aux_layers
 from eagle3ops.engines.reference.drafting import SpecSettings, Speculator
@@ -26,6 +26,7 @@ from eagle3ops.engines.reference.engine import Engine
 from eagle3ops.engines.reference.protocol import BadRequest, ChatBody, GenerateBody, check_prompt, parse, prompts_of
 from eagle3ops.engines.reference.server import Server
 from eagle3ops.engines.reference.worker import Worker
+from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import free_port
 from eagle3ops.errors import RequestError
 

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3ops.eagle3.layers import AuxLayers
-from eagle3ops.engines.base import LogFact, ServeSpec, adapter
+from eagle3ops.engines.base import LogFact, ServeSpec
 from eagle3ops.engines.client import EngineError, parse_answer
+from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import patience_s, running
 from eagle3ops.engines.sglang.requirements import check, installed, interpreter, numbers, parse_versions
 from eagle3ops.errors import RequestError, SpecError

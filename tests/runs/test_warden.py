@@ -17,8 +17,8 @@ from eagle3ops.spec.load import parse_pipeline
 from eagle3ops.supervisor import warden
 from eagle3ops.supervisor.decision import FILE, from_json
 from eagle3ops.supervisor.warden import Warden
-from eagle3ops.watchdog.incident import Incident
-from eagle3ops.watchdog.lock_release import Release
+from eagle3ops.watchdog.incidents.incident import Incident
+from eagle3ops.watchdog.remedies.lock_release import Release
 from eagle3ops.watchdog.state import Reading, Standing
 
 ATTEMPT = ProcessId(4711, 99, "boot")

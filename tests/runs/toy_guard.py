@@ -11,7 +11,7 @@ from eagle3ops.runs.job import load_registry
 from eagle3ops.runs.processes import ProcessId, boot_id, read_stat
 from eagle3ops.spec.load import load_pipeline
 from eagle3ops.supervisor.warden import Warden
-from eagle3ops.watchdog.incident import Evidence, Incident, incident_id
+from eagle3ops.watchdog.incidents.incident import Evidence, Incident, incident_id
 from eagle3ops.watchdog.state import Reading, Standing
 
 

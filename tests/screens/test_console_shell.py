@@ -30,7 +30,7 @@ from eagle3ops.screens.overview.room import Overview
 from eagle3ops.screens.widgets.colours import ascii_only
 from eagle3ops.screens.widgets.confirm import ConfirmByName
 from eagle3ops.settings import config_file, resolve
-from eagle3ops.watchdog.incident import Incident
+from eagle3ops.watchdog.incidents.incident import Incident
 
 RUN = "20261130-054512-demo-bbbb"
 SECRET = "hf_" + "A1b2C3d4E5f6G7h8"

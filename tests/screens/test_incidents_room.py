@@ -25,7 +25,7 @@ from eagle3ops.screens.incidents.lines import (
 from eagle3ops.screens.incidents.room import Incidents
 from eagle3ops.screens.widgets.glyphs import BLOCKS
 from eagle3ops.settings import resolve
-from eagle3ops.watchdog.incident import Evidence, Incident, Remedy
+from eagle3ops.watchdog.incidents.incident import Evidence, Incident, Remedy
 
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;eA==\x07 \u202e"
 RUN = "20261130-054512-demo-bbbb"

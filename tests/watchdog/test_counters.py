@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eagle3ops.engines.reference.answers import metrics
 from eagle3ops.engines.reference.counters import Counters
-from eagle3ops.watchdog.counters import parse_load, parse_metrics
+from eagle3ops.watchdog.guard.counters import parse_load, parse_metrics
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from eagle3ops.runs.processes import identify
-from eagle3ops.watchdog import guard as guards
-from eagle3ops.watchdog.aside import Aside, StillBusy
-from eagle3ops.watchdog.escalation import Escalation, Policy
-from eagle3ops.watchdog.guard import Guard
-from eagle3ops.watchdog.incident import Evidence, Incident
-from eagle3ops.watchdog.logs import Tails
-from eagle3ops.watchdog.probes import Prober
+from eagle3ops.watchdog.guard import guard as guards
+from eagle3ops.watchdog.guard.aside import Aside, StillBusy
+from eagle3ops.watchdog.guard.escalation import Escalation, Policy
+from eagle3ops.watchdog.guard.guard import Guard
+from eagle3ops.watchdog.guard.logs import Tails
+from eagle3ops.watchdog.guard.probes import Prober
+from eagle3ops.watchdog.guard.subject import PidFinder, UrlFinder
+from eagle3ops.watchdog.incidents.incident import Evidence, Incident
 from eagle3ops.watchdog.state import Probe, Reading, Signal, Standing, Subject
-from eagle3ops.watchdog.subject import PidFinder, UrlFinder
 
 HEALTHY, ACCUSED, CONVICTED, UNKNOWN = Standing.HEALTHY, Standing.ACCUSED, Standing.CONVICTED, Standing.UNKNOWN
 
@@ -117,7 +117,7 @@ async def test_time_is_up(sleeper: Any, tmp_path: Path) -> None:
 async def test_a_server_that_stops_answering(
     start_engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eagle3ops.watchdog.probes.COUNTERS_S", 0.3)
+    monkeypatch.setattr("eagle3ops.watchdog.guard.probes.COUNTERS_S", 0.3)
     engine = start_engine()
 
     def says(judge: Judge) -> tuple[str, Standing]:

@@ -14,10 +14,10 @@ from eagle3ops.hosts.agent import ops_incidents, ops_runs
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import Event, EventLog
 from eagle3ops.runs.processes import identify
-from eagle3ops.watchdog.incident import SEVERITIES, from_json, remedy_from
-from eagle3ops.watchdog.incidents import SILENT_S, incidents_of
-from eagle3ops.watchdog.machine import machine_incidents
-from eagle3ops.watchdog.record import LogEnd, Record, telling_line
+from eagle3ops.watchdog.incidents.incident import SEVERITIES, from_json, remedy_from
+from eagle3ops.watchdog.incidents.machine import machine_incidents
+from eagle3ops.watchdog.incidents.of_run import SILENT_S, incidents_of
+from eagle3ops.watchdog.incidents.record import LogEnd, Record, telling_line
 
 RUN = "20261130-054512-demo-bbbb"
 

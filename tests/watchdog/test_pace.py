@@ -1,6 +1,6 @@
 """Is a watcher that is given every second look of a quicker sampler taken to be blind? It is not."""
 
-from eagle3ops.watchdog.watch import Watch
+from eagle3ops.watchdog.judge.watch import Watch
 
 
 def test_half_of_the_looks_are_enough() -> None:

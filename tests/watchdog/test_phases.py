@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.watchdog.deadlines import Deadlines, parse_learnt
-from eagle3ops.watchdog.phases import PHASES, STARTING, PhaseReader
-from eagle3ops.watchdog.states import STATES
+from eagle3ops.watchdog.judge.deadlines import Deadlines, parse_learnt
+from eagle3ops.watchdog.judge.phases import PHASES, STARTING, PhaseReader
+from eagle3ops.watchdog.judge.states import STATES
 
 SGLANG = ["importing", "connecting", "importing", "loading", "allocating"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from eagle3ops.watchdog.probes import Prober
-from eagle3ops.watchdog.rounds import Rounds
+from eagle3ops.watchdog.guard.probes import Prober
+from eagle3ops.watchdog.guard.rounds import Rounds
 from eagle3ops.watchdog.state import Probe
 
 FAST = 0.02
@@ -75,7 +75,7 @@ async def test_a_server_that_starts_is_not_accused(start_engine: Any, probers: A
 async def test_a_stopped_server_fails_every_question(
     start_engine: Any, probers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eagle3ops.watchdog.probes.COUNTERS_S", 0.3)
+    monkeypatch.setattr("eagle3ops.watchdog.guard.probes.COUNTERS_S", 0.3)
     engine = start_engine()
     prober = probers(engine.url)
     os.kill(engine.process.pid, signal.SIGSTOP)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from eagle3ops.runs.events import Event
 from eagle3ops.runs.processes import ProcessId, identify
 from eagle3ops.spec.models import Phase
-from eagle3ops.watchdog.lock_release import file_system_of, parse_locks, release_lock
-from eagle3ops.watchdog.phases import PHASES
-from eagle3ops.watchdog.remedies import (
+from eagle3ops.watchdog.judge.phases import PHASES
+from eagle3ops.watchdog.judge.states import STATES
+from eagle3ops.watchdog.remedies.ladder import (
     BISECT,
     GIVE_UP,
     MOST,
@@ -31,7 +31,7 @@ from eagle3ops.watchdog.remedies import (
     history,
     rungs_for,
 )
-from eagle3ops.watchdog.states import STATES
+from eagle3ops.watchdog.remedies.lock_release import file_system_of, parse_locks, release_lock
 
 FAULT = fingerprint("serve", "deadlock", "capturing")
 RUNGS = rungs_for("sglang", "0.5.14", "deadlock", "capturing")

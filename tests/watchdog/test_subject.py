@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.processes import RUN_VARIABLE, ProcessId, identify
-from eagle3ops.watchdog.listening import address_of
-from eagle3ops.watchdog.subject import PidFinder, RunFinder, UrlFinder, find_pid, find_run, find_url
+from eagle3ops.watchdog.guard.listening import address_of
+from eagle3ops.watchdog.guard.subject import PidFinder, RunFinder, UrlFinder, find_pid, find_run, find_url
 
 FAMILY = """
 import subprocess, sys, time

@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.watchdog import logs
-from eagle3ops.watchdog.logs import Tails, clean
+from eagle3ops.watchdog.guard import logs
+from eagle3ops.watchdog.guard.logs import Tails, clean
 
 
 def _texts(tails: Tails) -> list[str]:

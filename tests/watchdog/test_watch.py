@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eagle3ops.watchdog.deadlines import Deadlines
+from eagle3ops.watchdog.judge.deadlines import Deadlines
+from eagle3ops.watchdog.judge.states import STATES
+from eagle3ops.watchdog.judge.watch import Expect, Watch
 from eagle3ops.watchdog.state import Probe, Reading, Standing
-from eagle3ops.watchdog.states import STATES
-from eagle3ops.watchdog.watch import Expect, Watch
 
 MB = 1e6
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from eagle3ops.telemetry.recording import Player
+from eagle3ops.watchdog.judge.watch import Expect, Watch
 from eagle3ops.watchdog.state import Probe, Reading, Standing
-from eagle3ops.watchdog.watch import Expect, Watch
 
 pytestmark = pytest.mark.recordings
 

@@ -7,8 +7,7 @@ recorded logs of both.
 import re
 import shlex
 
-from eagle3ops.engines.base import LogFact, ServeSpec
-from eagle3ops.engines.footprint import on_gpu
+from eagle3ops.engines.base import LogFact, ServeSpec, on_gpu
 from eagle3ops.engines.sglang import requirements
 
 _CPU_FLAGS = (

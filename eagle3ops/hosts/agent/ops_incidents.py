@@ -9,8 +9,8 @@ from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.hosts.agent.operation import Surroundings, operation
 
 if TYPE_CHECKING:
-    from eagle3ops.watchdog.incident import Incident
-    from eagle3ops.watchdog.record import Record, Records
+    from eagle3ops.watchdog.incidents.incident import Incident
+    from eagle3ops.watchdog.incidents.record import Record, Records
 
 NEWEST = 20
 MOST_RUNS = 500
@@ -21,7 +21,7 @@ MOST = 500
 @lru_cache(1)
 def _records() -> "Records":
     """What was read already; nothing that cannot be read again."""
-    from eagle3ops.watchdog.record import Records
+    from eagle3ops.watchdog.incidents.record import Records
 
     return Records(2 * MOST_RUNS)
 
@@ -29,7 +29,7 @@ def _records() -> "Records":
 def incidents(here: Surroundings, *, run: str | None = None, runs: int = NEWEST) -> dict[str, Any]:
     """The incidents of one run, or of the newest `runs`, the newest first."""
     from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
-    from eagle3ops.watchdog.incidents import incidents_of
+    from eagle3ops.watchdog.incidents.of_run import incidents_of
 
     if not 1 <= runs <= MOST_RUNS:
         raise RequestError(f"incidents.list: runs is between 1 and {MOST_RUNS}, not {runs}")

@@ -9,7 +9,7 @@ from eagle3ops.runs.redact import redact
 from eagle3ops.watchdog.evidence.dossier import MANIFEST, Step, set_aside
 from eagle3ops.watchdog.evidence.patience import ask_once
 from eagle3ops.watchdog.evidence.writer import Writer
-from eagle3ops.watchdog.incident import Evidence
+from eagle3ops.watchdog.incidents.incident import Evidence
 
 SCHEMA = 1
 MOST_FINDINGS = 40

@@ -29,7 +29,7 @@ from eagle3ops.watchdog.evidence.dossier import Dossier, safe_name
 from eagle3ops.watchdog.evidence.locks import LockFile
 from eagle3ops.watchdog.evidence.patience import ask_each, ask_once
 from eagle3ops.watchdog.evidence.stacks import Cluster, Dump
-from eagle3ops.watchdog.incident import Evidence
+from eagle3ops.watchdog.incidents.incident import Evidence
 from eagle3ops.watchdog.state import Reading, Subject
 from eagle3ops.words import human_seconds, plain
 

@@ -11,7 +11,7 @@ from typing import Any
 from eagle3ops.runs.files import read_json
 from eagle3ops.watchdog.evidence.locks import LockFile
 from eagle3ops.watchdog.evidence.stacks import Cluster
-from eagle3ops.watchdog.incident import Evidence
+from eagle3ops.watchdog.incidents.incident import Evidence
 
 MANIFEST = "dossier.json"
 

@@ -13,7 +13,7 @@ from eagle3ops.telemetry.cgroup import read_cgroup
 from eagle3ops.telemetry.gpus import inventory
 from eagle3ops.telemetry.host import HostReader
 from eagle3ops.telemetry.procfs import read_at
-from eagle3ops.watchdog.incident import Evidence
+from eagle3ops.watchdog.incidents.incident import Evidence
 from eagle3ops.words import human_bytes
 
 KERNEL_LINES = 200

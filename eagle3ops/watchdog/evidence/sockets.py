@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3ops.telemetry.procfs import read_at
-from eagle3ops.watchdog.incident import Evidence
+from eagle3ops.watchdog.incidents.incident import Evidence
 
 TABLE_BYTES = 16 << 20
 MOST_SOCKETS = 2000

@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle3ops.runs.processes import ProcessId, process_table
 from eagle3ops.watchdog.evidence.procfs import FUTEX_WAITS, PIPE_WAITS, links_of, write_target
-from eagle3ops.watchdog.incident import Evidence
+from eagle3ops.watchdog.incidents.incident import Evidence
 from eagle3ops.words import plain
 
 MOST_NAMED = 8

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.runs.redact import redact, redact_data
-from eagle3ops.watchdog.aside import call_aside
 from eagle3ops.watchdog.evidence import collect as collect_evidence
-from eagle3ops.watchdog.incident import MOST, Evidence, Incident, Remedy, from_json, incident_id, remedy_from
+from eagle3ops.watchdog.guard.aside import call_aside
+from eagle3ops.watchdog.incidents.incident import MOST, Evidence, Incident, Remedy, from_json, incident_id, remedy_from
+from eagle3ops.watchdog.judge.states import STATES
 from eagle3ops.watchdog.state import Reading, Standing, Subject
-from eagle3ops.watchdog.states import STATES
 
 ACCUSED_AGAIN_S = 600.0
 """One state that comes and goes is not collected for more often than this."""

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from eagle3ops.watchdog.asked import DECIDING, Asked
-from eagle3ops.watchdog.deadlines import Deadlines
-from eagle3ops.watchdog.phases import PHASES, STARTING, PhaseReader
-from eagle3ops.watchdog.rules import faults, healthy
-from eagle3ops.watchdog.signals import Window
+from eagle3ops.watchdog.judge.asked import DECIDING, Asked
+from eagle3ops.watchdog.judge.deadlines import Deadlines
+from eagle3ops.watchdog.judge.phases import PHASES, STARTING, PhaseReader
+from eagle3ops.watchdog.judge.rules import faults, healthy
+from eagle3ops.watchdog.judge.signals import Window
+from eagle3ops.watchdog.judge.states import FACTS, STATES
+from eagle3ops.watchdog.judge.told import signals_of, title_of
+from eagle3ops.watchdog.judge.values import number
+from eagle3ops.watchdog.judge.view import Fact, Finding, View
 from eagle3ops.watchdog.state import Probe, Reading, Signal, Standing
-from eagle3ops.watchdog.states import FACTS, STATES
-from eagle3ops.watchdog.told import signals_of, title_of
-from eagle3ops.watchdog.values import number
-from eagle3ops.watchdog.view import Fact, Finding, View
 
 Expect = Literal["server", "work", "any"]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from eagle3ops.watchdog.gpu_signals import Gpu
+from eagle3ops.watchdog.judge.gpu_signals import Gpu
+from eagle3ops.watchdog.judge.states import XID_S
+from eagle3ops.watchdog.judge.view import Finding, View
 from eagle3ops.watchdog.state import Signal
-from eagle3ops.watchdog.states import XID_S
-from eagle3ops.watchdog.view import Finding, View
 
 _SPIN_S = 20.0
 _THROTTLED_S = 60.0

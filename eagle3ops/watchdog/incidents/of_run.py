@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3ops.errors import ExitCode
-from eagle3ops.watchdog.incident import MOST, Evidence, Incident, Remedy, from_json, incident_id, remedy_from
-from eagle3ops.watchdog.record import Ended, Record
-from eagle3ops.watchdog.root_evidence import explained, fix_of, root_evidence
+from eagle3ops.watchdog.incidents.incident import MOST, Evidence, Incident, Remedy, from_json, incident_id, remedy_from
+from eagle3ops.watchdog.incidents.record import Ended, Record
+from eagle3ops.watchdog.incidents.root_evidence import explained, fix_of, root_evidence
 from eagle3ops.words import human_bytes, human_seconds, plain
 
 SILENT_S = 120.0

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from eagle3ops.watchdog.asked import Asked
-from eagle3ops.watchdog.phases import STARTING, PhaseReader
-from eagle3ops.watchdog.signals import Rates, Window
+from eagle3ops.watchdog.judge.asked import Asked
+from eagle3ops.watchdog.judge.phases import STARTING, PhaseReader
+from eagle3ops.watchdog.judge.signals import Rates, Window
 from eagle3ops.watchdog.state import Signal
 
 STILL_PERCENT = 2.0

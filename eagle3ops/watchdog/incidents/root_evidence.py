@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from eagle3ops.watchdog.incident import Evidence, Remedy, remedy_from
+from eagle3ops.watchdog.incidents.incident import Evidence, Remedy, remedy_from
 from eagle3ops.words import plain
 
 

@@ -6,7 +6,7 @@ When they began is for whoever looks again and again to remember: of one sample 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from eagle3ops.watchdog.incident import Evidence, Incident, Remedy, incident_id
+from eagle3ops.watchdog.incidents.incident import Evidence, Incident, Remedy, incident_id
 from eagle3ops.words import human_bytes, plain
 
 DISK_SHARE, DISK_BYTES = 0.03, 5 << 30

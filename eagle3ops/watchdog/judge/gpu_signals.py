@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from eagle3ops.watchdog.states import XIDS_THAT_CONVICT
-from eagle3ops.watchdog.values import entries, number, text
+from eagle3ops.watchdog.judge.states import XIDS_THAT_CONVICT
+from eagle3ops.watchdog.judge.values import entries, number, text
 
 KEEP_S = 130.0
 _IDLE_S = 5.0

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import aiohttp
 
-from eagle3ops.watchdog.counters import parse_load, parse_metrics
+from eagle3ops.watchdog.guard.counters import parse_load, parse_metrics
 from eagle3ops.watchdog.state import Probe
 from eagle3ops.words import plain
 

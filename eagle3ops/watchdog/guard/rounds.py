@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from eagle3ops.watchdog.probes import Prober
+from eagle3ops.watchdog.guard.probes import Prober
 from eagle3ops.watchdog.state import Probe
 
 EVERY_S = 30.0

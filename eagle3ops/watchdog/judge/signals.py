@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3ops.watchdog.gpu_signals import Gpus
-from eagle3ops.watchdog.process_kinds import family, is_compiler, is_helper
-from eagle3ops.watchdog.values import entries, mapping, number, text
+from eagle3ops.watchdog.judge.gpu_signals import Gpus
+from eagle3ops.watchdog.judge.process_kinds import family, is_compiler, is_helper
+from eagle3ops.watchdog.judge.values import entries, mapping, number, text
 
 WINDOW_S = 5.0
 """Nothing is concluded from less."""

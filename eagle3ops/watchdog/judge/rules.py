@@ -6,12 +6,12 @@ and what a probe or a deadline makes of it in `watch`.
 
 from collections.abc import Iterator
 
-from eagle3ops.watchdog.gpu_rules import gpu_faults
-from eagle3ops.watchdog.phases import PHASES
-from eagle3ops.watchdog.signals import Track
+from eagle3ops.watchdog.judge.gpu_rules import gpu_faults
+from eagle3ops.watchdog.judge.phases import PHASES
+from eagle3ops.watchdog.judge.signals import Track
+from eagle3ops.watchdog.judge.values import mapping, number
+from eagle3ops.watchdog.judge.view import GREW_BYTES, MOVING_BYTES_S, STILL_BYTES_S, Finding, View
 from eagle3ops.watchdog.state import Signal
-from eagle3ops.watchdog.values import mapping, number
-from eagle3ops.watchdog.view import GREW_BYTES, MOVING_BYTES_S, STILL_BYTES_S, Finding, View
 from eagle3ops.words import human_bytes
 
 GOOD_LOAD_S = 50e6

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from eagle3ops.watchdog.phases import PHASES
+from eagle3ops.watchdog.judge.phases import PHASES
 
 FACTOR = 5.0
 """As NVIDIA's resiliency extension does for its learnt timeouts."""

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from eagle3ops.runs.processes import identify
-from eagle3ops.watchdog.aside import Aside, StillBusy
-from eagle3ops.watchdog.escalation import Collect, Escalation, OnConviction, OnIncident, Policy
-from eagle3ops.watchdog.logs import Line, Tails
-from eagle3ops.watchdog.probes import Prober
-from eagle3ops.watchdog.rounds import Rounds
-from eagle3ops.watchdog.samples import own_samples, shared_samples
+from eagle3ops.watchdog.guard.aside import Aside, StillBusy
+from eagle3ops.watchdog.guard.escalation import Collect, Escalation, OnConviction, OnIncident, Policy
+from eagle3ops.watchdog.guard.logs import Line, Tails
+from eagle3ops.watchdog.guard.probes import Prober
+from eagle3ops.watchdog.guard.rounds import Rounds
+from eagle3ops.watchdog.guard.samples import own_samples, shared_samples
 from eagle3ops.watchdog.state import Probe, Reading, Signal, Standing, Subject
 
 INTERVAL_S = 1.0

@@ -19,7 +19,7 @@ from eagle3ops.runs.events import Event
 from eagle3ops.runs.family import descendants, family
 from eagle3ops.runs.processes import ProcessId, Stat, boot_id, identify, process_table
 from eagle3ops.telemetry.procfs import read_at
-from eagle3ops.watchdog.listening import Address, address_of, listener, listening_ports
+from eagle3ops.watchdog.guard.listening import Address, address_of, listener, listening_ports
 from eagle3ops.watchdog.state import Subject
 
 MAX_LOGS = 32

@@ -16,7 +16,7 @@ from eagle3ops.telemetry.runtime import TelemetryUnavailable
 from eagle3ops.telemetry.sampler import Sampler
 from eagle3ops.telemetry.sampler_process import watched_paths
 from eagle3ops.telemetry.shared import watch
-from eagle3ops.watchdog.aside import Aside, StillBusy
+from eagle3ops.watchdog.guard.aside import Aside, StillBusy
 
 HZ = 1.0
 Samples = AsyncGenerator[dict[str, Any], None]

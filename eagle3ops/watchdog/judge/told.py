@@ -1,8 +1,8 @@
 """How is a reading told to a person: the signals that led to it, with units and windows, and one line?"""
 
+from eagle3ops.watchdog.judge.states import STATES
+from eagle3ops.watchdog.judge.view import Finding, View
 from eagle3ops.watchdog.state import Signal, Standing
-from eagle3ops.watchdog.states import STATES
-from eagle3ops.watchdog.view import Finding, View
 from eagle3ops.words import human_bytes, human_seconds
 
 
