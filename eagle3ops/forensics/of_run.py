@@ -1,7 +1,8 @@
 """Why did a run fail, by all its logs? Reads those of the stage that failed, from where its processes began.
 
-As a program, `python -m eagle3ops.forensics.of_run RUN_DIR STAGE SAID`, it prints the root as JSON: whoever looks after
-a run asks in a process of its own, so that no log, however strange or large, can hurt it.
+As a program, `python -m eagle3ops.forensics.of_run RUN_DIR STAGE`, with what the stage said on standard input, it prints
+the root as JSON: whoever looks after a run asks in a process of its own, so that no log, however strange or large, can
+hurt it.
 """
 
 import json
@@ -151,10 +152,12 @@ def ask(
         beat: called several times a second.
         stopped: is the answer no longer wanted?
     """
-    argv = [sys.executable, "-m", "eagle3ops.forensics.of_run", str(run.path), stage, said[:2000]]
+    argv = [sys.executable, "-m", "eagle3ops.forensics.of_run", str(run.path), stage]
+    # What was said is a line of a log: it may hold a secret, or what no argument may.
+    asked: bytes | None = said[:2000].encode(errors="replace")
     try:
         process = subprocess.Popen(
-            leashed(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            leashed(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
     except OSError:
         return None
@@ -162,9 +165,10 @@ def ask(
     try:
         while True:
             try:
-                out, _ = process.communicate(timeout=0.2)
+                out, _ = process.communicate(asked, timeout=0.2)
                 return checked(out[:_ANSWER])
             except subprocess.TimeoutExpired:
+                asked = None
                 beat()
                 if stopped() or time.monotonic() > deadline:
                     return None
@@ -206,7 +210,7 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     with suppress(OSError):
         os.nice(5)
-    run, stage, said = RunDirectory(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
+    run, stage, said = RunDirectory(Path(sys.argv[1])), sys.argv[2], sys.stdin.buffer.read().decode(errors="replace")
     sys.stdout.write(json.dumps(root_of(run, stage, said)) + "\n")
     return 0
 

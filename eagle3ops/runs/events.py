@@ -20,6 +20,8 @@ from eagle3ops.runs.redact import redact_data
 DURABLE = frozenset({"run", "stage", "verdict", "error"})
 """Kinds that are flushed to disk before `append` returns: changes of state."""
 
+LOCK_S = 10.0
+"""So long another writer may keep the file locked. One that was stopped meanwhile must not stop all others."""
 _TAIL = 1 << 16
 _WHOLE = 1 << 24
 
@@ -83,6 +85,7 @@ class EventLog:
         self._thread_lock = threading.Lock()
         self._known_size = -1
         self._last_seq = 0
+        self._patience_s = LOCK_S
 
     def append(self, kind: str, data: Mapping[str, Any], stage: str | None = None) -> Event:
         """Add one event, numbered after the last one in the file, without the secrets that its texts may hold.
@@ -92,7 +95,7 @@ class EventLog:
         """
         clean = redact_data(data)
         with self._thread_lock:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._lock()
             try:
                 size = os.fstat(self._fd).st_size
                 if size != self._known_size:
@@ -124,6 +127,20 @@ class EventLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _lock(self) -> None:
+        """Be the only writer; after `LOCK_S` one of two: what a stopped writer has begun was written whole, or not yet."""
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._patience_s = LOCK_S
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    self._patience_s = LOCK_S / 50
+                    return
+                time.sleep(0.002)
 
     def _catch_up(self, size: int) -> int:
         """Find the last number in use and cut off a torn last line; returns the file's size afterwards."""

@@ -64,7 +64,8 @@ def write_atomic(path: Path, text: str, *, sync: bool = True) -> None:
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with partial.open("w", encoding="utf-8") as file:
+        # Half a surrogate pair, as names of files and JSON may hold it, is no reason to write nothing.
+        with partial.open("w", encoding="utf-8", errors="replace") as file:
             file.write(text)
             if sync:
                 file.flush()

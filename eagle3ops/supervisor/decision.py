@@ -5,6 +5,7 @@ another attempt than the one that runs is as good as none.
 """
 
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +101,8 @@ class Decisions:
         except OSError:
             return None
         mark = status.st_ino, status.st_mtime_ns
-        if mark == self._seen or self._attempt is None:
+        # What is no file (a pipe, a device) could keep whoever reads it for ever.
+        if mark == self._seen or self._attempt is None or not stat.S_ISREG(status.st_mode):
             return None
         self._seen = mark
         found = from_json(_bounded(self._path, status.st_size))

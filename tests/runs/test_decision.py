@@ -1,5 +1,8 @@
 """Is a decision of the watchdog read as it was written, and anything else not at all?"""
 
+import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 
 from eagle3ops.engines.serving import added_arguments
 from eagle3ops.forensics.of_run import checked
+from eagle3ops.runs.files import read_json, write_json
 from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId
 from eagle3ops.supervisor.attempt import changes
 from eagle3ops.supervisor.decision import FILE, Decision, Decisions, from_json
@@ -79,3 +83,24 @@ def test_engines_are_given_what_a_restart_adds() -> None:
 @given(st.binary(max_size=200) | values.map(lambda value: repr(value).encode()))
 def test_an_odd_answer_of_forensics_is_none(answer: bytes) -> None:
     assert checked(answer) is None
+
+
+def test_what_is_no_file_is_never_waited_for(tmp_path: Path) -> None:
+    decisions = Decisions(tmp_path, "use", ATTEMPT)
+    os.mkfifo(tmp_path / FILE)
+    assert decisions.look() is None
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).symlink_to("/dev/zero")
+    assert decisions.look() is None
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    assert decisions.look() is None
+
+
+def test_a_title_with_a_name_that_is_no_text_keeps_no_decision_from_being_made(tmp_path: Path) -> None:
+    replace(DECISION, title="log \udcff.log").write(tmp_path)
+    found = Decisions(tmp_path, "use", ATTEMPT).look()
+    assert found == replace(DECISION, title="log ?.log")
+    # As an escape it may stand in any JSON; what is made of it has to be written again.
+    write_json(tmp_path / "state.json", {"error": json.loads('"\\ud800"')})
+    assert read_json(tmp_path / "state.json") == {"error": "?"}

@@ -1,5 +1,6 @@
 """Is the event log whole after crashes, with several writers, and whatever bytes are in it?"""
 
+import fcntl
 import json
 import multiprocessing
 import threading
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle3ops.runs import events
 from eagle3ops.runs.events import Event, EventLog, EventReader, parse_line, read_events
 
 json_values = st.recursive(
@@ -144,3 +146,17 @@ def test_a_reader_notices_that_the_file_was_made_anew(tmp_path: Path) -> None:
     assert reader.read() == []
     write_many(path, 7)
     assert [event.seq for event in reader.read()] == [6, 7]
+
+
+def test_a_writer_that_was_stopped_with_the_lock_in_its_hand_stops_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "LOCK_S", 0.1)
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as stopped, EventLog(path) as other:
+        stopped.append("run", {})
+        fcntl.flock(stopped._fd, fcntl.LOCK_EX)
+        assert [other.append("metric", {}).seq for _ in range(3)] == [2, 3, 4]
+        fcntl.flock(stopped._fd, fcntl.LOCK_UN)
+        assert stopped.append("metric", {}).seq == 5
+    assert [event.seq for event in read_events(path)] == [1, 2, 3, 4, 5]
