@@ -1,8 +1,8 @@
 """Why did a run fail, by all its logs? Reads those of the stage that failed, from where its processes began.
 
-As a program, `python -m eagle3ops.forensics.of_run RUN_DIR STAGE`, with what the stage said on standard input, it prints
-the root as JSON: whoever looks after a run asks in a process of its own, so that no log, however strange or large, can
-hurt it.
+As a program, `python -m eagle3ops.forensics.of_run RUN_DIR STAGE`, it reads from standard input what the stage said and
+prints the root as JSON: whoever looks after a run asks in a process of its own, so that no log, however strange or
+large, can hurt it.
 """
 
 import json

@@ -129,7 +129,7 @@ class EventLog:
         self.close()
 
     def _lock(self) -> None:
-        """Be the only writer; after `LOCK_S` one of two: what a stopped writer has begun was written whole, or not yet."""
+        """Be the only writer; after `LOCK_S` one of two: what a stopped one has begun is written whole, or not yet."""
         until = time.monotonic() + self._patience_s
         while True:
             try:

@@ -4,8 +4,9 @@ Raw output of programs is not touched: what an engine prints stands in its log. 
 environment or file, never by argument; this is the net below that rule.
 """
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 GONE = "[redacted]"
@@ -151,3 +152,30 @@ def secret_arguments(argv: Sequence[str]) -> set[str]:
         elif number > 0 and _OPTION.fullmatch(argv[number - 1]):
             found.add(argument)
     return found - {""}
+
+
+SHORTEST_SECRET = 8
+"""Characters: a shorter value would be found by chance in texts that have nothing to do with it."""
+
+
+class Secrets:
+    """Values that are known to be secret: they are masked wherever they appear."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._values: set[str] = set()
+        self._any = re.compile(r"(?!)")
+        self.know(values)
+
+    def know(self, values: Iterable[str]) -> None:
+        """From now on these are secrets, too."""
+        fresh = {value for value in values if len(value) >= SHORTEST_SECRET} - self._values
+        if fresh:
+            self._values |= fresh
+            # As they are, and as they stand inside of a JSON text; a longer one before one that it begins with.
+            ordered = sorted(self._values, key=len, reverse=True)
+            forms = dict.fromkeys(form for value in ordered for form in (value, json.dumps(value)[1:-1]))
+            self._any = re.compile("|".join(map(re.escape, forms)))
+
+    def mask(self, text: str) -> str:
+        """The text without them."""
+        return self._any.sub(GONE, text)

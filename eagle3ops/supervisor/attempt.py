@@ -17,6 +17,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import read_events
 from eagle3ops.runs.family import family, reap_adopted
 from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId, identify, process_table, signal_all
+from eagle3ops.runs.redact import redact
 from eagle3ops.runs.stage import CANCEL_GRACE_S
 from eagle3ops.supervisor.decision import RESTART, Decision
 
@@ -224,7 +225,7 @@ def last_line(log: Path) -> str:
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
         lines = [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip()[:300] if lines else ""
+        return redact(lines[-1].strip())[:300] if lines else ""
     return ""
 
 

@@ -5,11 +5,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3ops.engines.serving import added_arguments
-from eagle3ops.forensics.of_run import checked
+from eagle3ops.forensics.of_run import ask, checked
+from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import read_json, write_json
 from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId
 from eagle3ops.supervisor.attempt import changes
@@ -104,3 +106,11 @@ def test_a_title_with_a_name_that_is_no_text_keeps_no_decision_from_being_made(t
     # As an escape it may stand in any JSON; what is made of it has to be written again.
     write_json(tmp_path / "state.json", {"error": json.loads('"\\ud800"')})
     assert read_json(tmp_path / "state.json") == {"error": "?"}
+
+
+@pytest.mark.parametrize("said", ["it ended: \0\0", "log \udcff.log"])
+def test_whatever_a_stage_said_last_its_cause_is_looked_for(tmp_path: Path, said: str) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/use.log").write_text("x\n")
+    # What stands in a log may be a secret, and the arguments of a process are everybody's to read.
+    assert ask(RunDirectory(tmp_path), "use", said) is None

@@ -108,6 +108,25 @@ async def test_a_process_that_ends(sleeper: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "evidence").exists()
 
 
+async def test_no_secret_in_a_log_reaches_the_judge(tmp_path: Path) -> None:
+    # Of the form of one, or the value of a variable or an argument whose name says that it is one.
+    code = "import time; print('hf_' + 'cAnArY' * 4, 'blue-horse and red-horse', flush=True); time.sleep(600)"
+    with (tmp_path / "out.log").open("wb") as out:
+        process = subprocess.Popen(  # noqa: ASYNC220  (nothing else goes on here)
+            [sys.executable, "-c", code.replace("red", "r' 'ed"), "--api-key", "red-horse"],
+            stdout=out,
+            env={**os.environ, "MY_TOKEN": "blue-horse"},
+        )
+    try:
+        judge = Judge()
+        guard, _ = _guard(PidFinder(process.pid), judge, tmp_path, until=time.monotonic() + 1.5)
+        await guard.run()
+    finally:
+        process.kill()
+        process.wait()
+    assert judge.lines == [("out.log", "[redacted] [redacted] and [redacted]")]
+
+
 async def test_time_is_up(sleeper: Any, tmp_path: Path) -> None:
     guard, _ = _guard(PidFinder(sleeper.pid), Judge(), tmp_path, until=time.monotonic() + 0.3)
     assert await guard.run() is not None

@@ -279,6 +279,12 @@ def test_the_telling_line_is_the_error_under_the_last_traceback() -> None:
     assert telling_line(b"a\nb: c\n\n") == (2, "b: c")
 
 
+def test_the_telling_line_tells_no_secret_not_even_half_of_one() -> None:
+    for before in (b"", b"x" * 270, b"x" * 290):
+        for secret in (b"hf_" + b"cAnArY" * 4, b"https://ann:cAnArY-cAnArY-cAnArY@hub.example/"):
+            assert "cAn" not in telling_line(before + b" key " + secret)[1]
+
+
 def test_remedies_name_their_command() -> None:
     told = remedy_from("free some space (eagle3ops runs gc --yes), then resume")
     assert told.command == "eagle3ops runs gc --yes"

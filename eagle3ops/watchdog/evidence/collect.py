@@ -135,7 +135,7 @@ class _Collection(Book):
             secrets |= secret_values(process_facts["_environment"]) | secret_arguments(process_facts["_argv"])
             self.names[process_facts["pid"]] = waits.name_of(process_facts, self.subject.roles)
         if self.writer:
-            self.writer.know(secrets)
+            self.writer.secrets.know(secrets)
             told = [procfs.shown(facts) for facts in self.processes]
             environments = {str(facts["pid"]): facts.pop("environment") for facts in told}
             missing += self.json("processes.json", told)
@@ -173,7 +173,9 @@ class _Collection(Book):
             )  # fmt: skip
         spoken = sorted((answer.value for answer in answers if answer.value), key=lambda one: one.spoke_s)
         for tail in spoken[:4]:
-            words = f"{tail.name} was last written {human_seconds(tail.spoke_s)} ago: {plain(tail.last)[:300]}"
+            # Cut after it is cleaned: half a secret is not recognised as one.
+            last = self.clean(plain(tail.last))[:300]
+            words = f"{tail.name} was last written {human_seconds(tail.spoke_s)} ago: {last}"
             self.tell(5, [Evidence(words, tail.name, tail.last_offset)])
         return missing + (self.json("logs.json", index) if logs else ["no log is known"])
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle3ops.runs.processes import ProcessId, boot_id
-from eagle3ops.runs.redact import redact_argv, redact_environment
+from eagle3ops.runs.redact import redact_argv, redact_environment, secret_arguments, secret_values
 from eagle3ops.telemetry.procfs import TICKS_PER_S, parse_io, parse_stat, parse_word, read_at
 
 MOST_THREADS = 256
@@ -84,6 +84,13 @@ def details(process: ProcessId) -> dict[str, Any] | None:
         "_argv": argv,
         "_environment": environment,
     }
+
+
+def secrets_of(pid: int) -> set[str]:
+    """What a process was given by its environment or arguments under a name that says that it is a secret."""
+    argv = _words(read_at(f"/proc/{pid}/cmdline", limit=TEXT_BYTES))
+    environment = parse_environment(read_at(f"/proc/{pid}/environ", limit=TEXT_BYTES))
+    return secret_values(environment) | secret_arguments(argv)
 
 
 def shown(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def read_tail(path: Path, *, now: float | None = None) -> Tail:
     Raises:
         OSError: it cannot be read, or is no ordinary file.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with open(handle, "rb") as file:
         info = os.fstat(handle)
         if not stat.S_ISREG(info.st_mode):
@@ -55,7 +55,7 @@ def read_tail(path: Path, *, now: float | None = None) -> Tail:
     last, last_offset, at = "", offset, offset
     for line in lines:
         if line.strip():
-            last, last_offset = line.decode("utf-8", "replace").strip()[:500], at
+            last, last_offset = line.decode("utf-8", "replace").strip(), at
         at += len(line) + 1
     return Tail(
         name=path.name,

@@ -8,15 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.runs.redact import GONE, redact, redact_data
+from eagle3ops.runs.redact import GONE, Secrets, redact, redact_data
 
 FILE_BYTES = 16 << 20
 """One file at most."""
 ALL_BYTES = 64 << 20
 """All files of one dossier at most."""
-SHORTEST_SECRET = 8
-"""Characters: a shorter value would be found by chance in texts that have nothing to do with it."""
-
 _END_OF_KEY = re.compile(r"\A(?P<rest>(?:(?!-----BEGIN ).)*?)(?=-----END [A-Z0-9 ]*PRIVATE KEY-----)", re.DOTALL)
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=\\]{16,}")
 
@@ -37,20 +34,11 @@ class Writer:
         self.folder = folder
         self.files: list[str] = []
         self._left = ALL_BYTES
-        self._secrets = re.compile(r"(?!)")
-        self.know(secrets)
-
-    def know(self, secrets: Iterable[str]) -> None:
-        """From now on these values are secrets, too."""
-        values = sorted({value for value in secrets if len(value) >= SHORTEST_SECRET}, key=len, reverse=True)
-        if values:
-            # As they are, and as they stand inside of a JSON text.
-            forms = dict.fromkeys(form for value in values for form in (value, json.dumps(value)[1:-1]))
-            self._secrets = re.compile("|".join(map(re.escape, forms)))
+        self.secrets = Secrets(secrets)
 
     def clean(self, text: str) -> str:
         """The text without secrets."""
-        return redact(self._secrets.sub(GONE, _without_cut_key(text)))
+        return redact(self.secrets.mask(_without_cut_key(text)))
 
     def clean_data(self, data: Any) -> Any:
         """What JSON can hold, without secrets."""
@@ -58,9 +46,9 @@ class Writer:
 
     def _known_out(self, data: Any) -> Any:
         if isinstance(data, str):
-            return self._secrets.sub(GONE, _without_cut_key(data))
+            return self.secrets.mask(_without_cut_key(data))
         if isinstance(data, dict):
-            return {self._secrets.sub(GONE, str(key)): self._known_out(value) for key, value in data.items()}
+            return {self.secrets.mask(str(key)): self._known_out(value) for key, value in data.items()}
         if isinstance(data, list | tuple):
             return [self._known_out(value) for value in data]
         return data

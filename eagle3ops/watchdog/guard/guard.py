@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from eagle3ops.runs.processes import identify
+from eagle3ops.runs.processes import ProcessId, identify
+from eagle3ops.runs.redact import Secrets, redact
+from eagle3ops.watchdog.evidence.procfs import secrets_of
 from eagle3ops.watchdog.guard.aside import Aside, StillBusy
 from eagle3ops.watchdog.guard.escalation import Collect, Escalation, OnConviction, OnIncident, Policy
 from eagle3ops.watchdog.guard.logs import Line, Tails
@@ -129,6 +131,9 @@ class Guard:
         self._ended_at: float | None = None
         self._logs: tuple[Path, ...] = ()
         self._log_starts: Mapping[Path, int] = {}
+        self._secrets = Secrets()
+        """What the subject's processes were given as such, which no word about them is to hold."""
+        self._met: set[ProcessId] = set()
         self._finding = Aside(self._find_now, "looking for its processes")
         self._reading_logs = Aside(self._read_logs, "reading its logs")
         self._escalation = Escalation(
@@ -201,7 +206,8 @@ class Guard:
             for what, at in seen.progress:
                 self._try("the judge", self.watch.progress, what, min(at - ago, now))
         for name, text, at in lines or ():
-            self._try("the judge", self.watch.line, name, text, at)
+            # Before anything is cut out of it: half a secret is not recognised as one.
+            self._try("the judge", self.watch.line, name, redact(self._secrets.mask(text)), at)
         if self.subject is None:
             return
         self._give_samples(self.subject)
@@ -293,6 +299,9 @@ class Guard:
 
     def _find_now(self) -> _Seen:
         subject = self._find()
+        for process in set(subject.processes) - self._met:
+            self._secrets.know(secrets_of(process.pid))
+        self._met = set(subject.processes)
         over = getattr(self._find, "over", None)
         progress = getattr(self._find, "progress", None)
         ended = over() if over is not None else not any(identify(p.pid) == p for p in subject.processes)

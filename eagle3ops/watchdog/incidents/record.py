@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import Event, EventReader
+from eagle3ops.runs.redact import redact
 
 T = TypeVar("T")
 
@@ -271,7 +272,7 @@ def telling_line(tail: bytes) -> tuple[int | None, str]:
             last = at, line
         at += len(raw) + 1
     found = named or last
-    return (None, "") if found is None else (found[0], found[1].decode("utf-8", errors="replace").strip()[:300])
+    return (None, "") if found is None else (found[0], redact(found[1].decode("utf-8", errors="replace").strip())[:300])
 
 
 def _text(value: object) -> str:
