@@ -11,16 +11,30 @@ from typing import Any
 
 GONE = "[redacted]"
 
+_OF_WHAT = (
+    "api",
+    "auth",
+    "access",
+    "private",
+    "secret",
+    "signing",
+    "account",
+    "hf",
+    "wandb",
+    "bearer",
+    "session",
+    "refresh",
+)
 _NAMES = (
     r"(?:[a-z0-9_-]{0,40}(?:password|passwd|passphrase|secret|credentials?)"
-    r"|[a-z0-9_-]{0,40}(?:api|auth|access|private|secret|signing|account|hf|wandb|bearer|session|refresh)[_-]?(?:key|token))"
+    rf"|[a-z0-9_-]{{0,40}}(?:{'|'.join(_OF_WHAT)})[_-]?(?:key|token))"
 )
 _VALUE = r"""(?:\[redacted\]|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?|[^\s"',;&)}\]]+)"""
 
 _WHOLE = re.compile(
     r"""
     -----BEGIN[ ](?:[A-Z0-9 ]+[ ])?PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z0-9 ]*PRIVATE[ ]KEY-----|\Z)
-    | (?<![A-Za-z0-9])(?:
+    | (?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?:
         hf_[A-Za-z0-9]{16,}
       | sk-[A-Za-z0-9_-]{16,}
       | gh[pousr]_[A-Za-z0-9]{16,}
@@ -37,7 +51,7 @@ _WHOLE = re.compile(
 
 _AFTER = (
     # Authorization: Bearer ..., whatever the quoting.
-    re.compile(r"(?P<before>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE),
+    re.compile(r"(?P<before>(?:\b|(?<=\\[nrt]))(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE),
     # scheme://user:password@host, and https://token@host; ssh://user@host names no secret.
     re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]{0,20}://)(?P<value>[^\s/@:]*:[^\s/@]*)(?=@)", re.IGNORECASE),
     re.compile(r"(?P<before>\bhttps?://)(?P<value>[^\s/@:]+)(?=@)", re.IGNORECASE),
@@ -54,17 +68,31 @@ _AFTER = (
 
 _OPTION = re.compile(rf"--?(?:{_NAMES}|token)", re.IGNORECASE)
 
-_HINT = re.compile(
-    r"hf_|sk-|gh[pousr]_|_pat_|glpat|xox|akia|asia|eyj|bearer|basic|pass|secret|cred|key|token|://", re.I
-)
-"""Texts without any of these hold nothing that is looked for; most are such."""
+_HINTS = (
+    "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "glpat", "xox", "akia", "asia", "eyj", "bearer",
+    "basic", "pass", "secret", "cred", "://",
+)  # fmt: skip
+_NAMED_HINTS = (*_OF_WHAT, "-token ", "-token\t", "-token\n")
+
+_COLOUR = re.compile(r"(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;]*m")
+"""Its last letter would hide that a word begins behind it."""
+
+
+def _may_hold_one(text: str) -> bool:
+    """False for most texts, quickly: nothing that is looked for can be in them."""
+    small = text.lower()
+    if any(hint in small for hint in _HINTS):
+        return True
+    if "key" not in small and "token" not in small:
+        return False
+    return "KEY" in text or "TOKEN" in text or any(hint in small for hint in _NAMED_HINTS)
 
 
 def redact(text: str) -> str:
     """The text without what looks like a secret. Redacting twice is redacting once."""
-    if not _HINT.search(text):
+    if not _may_hold_one(text):
         return text
-    text = _WHOLE.sub(GONE, text)
+    text = _WHOLE.sub(GONE, _COLOUR.sub("", text))
     for pattern in _AFTER:
         text = pattern.sub(_without_value, text)
     return text

@@ -114,3 +114,12 @@ def test_a_canary_is_in_no_file_of_a_run(toy: Toy) -> None:
         assert "Canary" not in text
         assert "canary-" not in text
     assert sum(GONE in json.dumps(event) for event in toy.events()) >= 6
+
+
+@pytest.mark.parametrize("before", ["\x1b[32m", "\x1b[1;38;5;12m", "\x1b[m", "\\u001b[32m", "\\n"])
+@pytest.mark.parametrize("form", ["hf_{}", "Bearer {}", "HF_TOKEN={}", "HF_TOKEN=\x1b[1m{}", "my_api_key: {}"])
+def test_a_secret_is_found_behind_what_colours_it(before: str, form: str) -> None:
+    clean = redact(f"told {before}{form.format('cAnArY' * 4)}\x1b[0m, take care")
+    assert "cAn" not in clean
+    assert clean.endswith("take care")
+    assert redact(clean) == clean
