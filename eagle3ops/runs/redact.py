@@ -12,19 +12,8 @@ from typing import Any
 GONE = "[redacted]"
 
 _OF_WHAT = (
-    "api",
-    "auth",
-    "access",
-    "private",
-    "secret",
-    "signing",
-    "account",
-    "hf",
-    "wandb",
-    "bearer",
-    "session",
-    "refresh",
-)
+    "api", "auth", "access", "private", "secret", "signing", "account", "hf", "wandb", "bearer", "session", "refresh",
+)  # fmt: skip
 _NAMES = (
     r"(?:[a-z0-9_-]{0,40}(?:password|passwd|passphrase|secret|credentials?)"
     rf"|[a-z0-9_-]{{0,40}}(?:{'|'.join(_OF_WHAT)})[_-]?(?:key|token))"

@@ -14,7 +14,7 @@ from typing import Any
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog, read_events
 from eagle3ops.runs.files import log_line
-from eagle3ops.runs.processes import ProcessId
+from eagle3ops.runs.processes import ProcessId, identify
 from eagle3ops.spec.models import Pipeline
 from eagle3ops.supervisor import decision as decisions
 from eagle3ops.supervisor.decision import Decision
@@ -36,6 +36,8 @@ from eagle3ops.watchdog.state import Reading, Standing
 RELEASED_S = 30.0
 """So long a stage may take to go on after a lock was moved out of its way."""
 _LOCK_S = 20.0
+AGAIN_S = 10.0
+"""After so long a decision that could not be written is written again."""
 MOST_CHANGES = 1000
 """So many changes of state of one attempt are logged."""
 
@@ -79,8 +81,8 @@ class Warden:
             return
         # Told once to people; what follows brings its evidence, or that it is over.
         again = {"again": True} if incident.id in self._told else {}
-        self._told.add(incident.id)
         self.events.append("incident", incident.as_json() | again, self.stage)
+        self._told.add(incident.id)
 
     async def on_conviction(self, reading: Reading, dossier: Any) -> None:
         """Decide, once the evidence is there; returns when that is done."""
@@ -97,7 +99,7 @@ class Warden:
             return
         rung = step.rung if step.kind == BISECT else None
         # The supervisor writes down what it does about it.
-        Decision(
+        decision = Decision(
             incident=self._id(reading),
             stage=self.stage,
             attempt=self.attempt,
@@ -109,7 +111,18 @@ class Warden:
             environment=dict(rung.environment) if rung else {},
             arguments=rung.arguments if rung else (),
             evidence="" if self._folder == Path() else str(self._folder),
-        ).write(self.run.path)
+        )
+        while not self._decided(decision) and identify(self.attempt.pid) == self.attempt:  # noqa: ASYNC110  (of the disk)
+            await asyncio.sleep(AGAIN_S)
+
+    def _decided(self, decision: Decision) -> bool:
+        """Write a decision down; False while that cannot be done, as on a full disk."""
+        try:
+            decision.write(self.run.path)
+        except OSError as error:
+            log_line(f"{self.stage}: the decision to {decision.action} cannot be written: {error.strerror or error}")
+            return False
+        return True
 
     def _id(self, reading: Reading) -> str:
         known = self._incident
@@ -124,7 +137,10 @@ class Warden:
     def _note(self, fault: str, step: Step, **more: Any) -> None:
         incident = self._incident.id if self._incident is not None else ""
         data = {"step": step.kind, "incident": incident, "fingerprint": fault, "why": step.words, **more}
-        self.events.append("remedy", data, self.stage)
+        try:
+            self.events.append("remedy", data, self.stage)
+        except OSError as error:
+            log_line(f"{self.stage}: {step.kind} cannot be written down ({step.words}): {error.strerror or error}")
 
     async def _release(self, reading: Reading, dossier: Any, fault: str) -> bool:
         """Move stale locks out of the way; True when the stage goes on after it."""

@@ -1,6 +1,8 @@
 """Does a conviction become the incident, the lock moved and the decision that the pipeline file allows?"""
 
 import asyncio
+import errno
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ import toy_jobs
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import read_events
 from eagle3ops.runs.files import read_json
-from eagle3ops.runs.processes import ProcessId
+from eagle3ops.runs.processes import ProcessId, identify
 from eagle3ops.spec.load import parse_pipeline
 from eagle3ops.supervisor import warden
 from eagle3ops.supervisor.decision import FILE, from_json
@@ -139,3 +141,21 @@ async def test_only_convictions_are_told_and_secrets_never(world: World) -> None
     assert world.decision().incident == "1"  # type: ignore[attr-defined]
     for path in world.folder.rglob("*"):
         assert not path.is_file() or canary.encode() not in path.read_bytes()
+
+
+async def test_a_full_disk_delays_a_decision_and_loses_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warden, "AGAIN_S", 0.01)
+    one = world.warden("{action: restart}")
+    one.attempt = identify(os.getpid()) or ATTEMPT
+    written, write = [], warden.Decision.write
+
+    def full(decision: warden.Decision, run_dir: Path) -> None:
+        written.append(decision)
+        if len(written) < 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(decision, run_dir)
+
+    monkeypatch.setattr(warden.Decision, "write", full)
+    await one.on_conviction(reading("deadlock"), None)
+    assert len(written) == 3
+    assert world.decision() == written[-1]

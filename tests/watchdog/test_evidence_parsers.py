@@ -1,7 +1,9 @@
 """Do the readers of foreign text survive anything, and do they read the real recordings rightly?"""
 
 import json
+import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from eagle3ops.watchdog.evidence import dossier, flight, locks, machine, pickled, procfs, sockets, stacks
 from eagle3ops.watchdog.evidence.dossier import safe_name
-from eagle3ops.watchdog.evidence.flight_files import find_records
+from eagle3ops.watchdog.evidence.flight_files import find_records, read_all
 from eagle3ops.watchdog.evidence.stacks import Dump, cluster, describe, parse_dump
 
 LINE = st.one_of(
@@ -326,3 +328,12 @@ def test_two_that_do_different_things_are_not_blamed() -> None:
     dumps = [parse_dump(RANKS.format(pid=rank, top=f"work_{rank} (x.py:1)", line=1), rank) for rank in range(2)]
     assert not any(one.odd for one in cluster(dumps, {0: "job", 1: "job"}))
     assert stacks.normalise(dumps[0].threads[0].frames)[1].line is None
+
+
+def test_a_record_is_a_file_and_nothing_else_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nccl_0")
+    (tmp_path / "nccl_1").symlink_to("/dev/zero")
+    found = find_records(None, [str(tmp_path / "nccl_")])
+    records, missing = read_all(found, oldest=0.0, until=time.monotonic() + 5)
+    assert records == {}
+    assert [words.rpartition(": ")[2] for words in missing] == ["no ordinary file"] * 2

@@ -1,6 +1,7 @@
 """Where do the records of NCCL's flight recorder lie, and what is put into the dossier of them?"""
 
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,11 @@ def read_all(
     """
 
     def read(item: tuple[int, Path]) -> list[flight.GroupRecord]:
-        if item[1].stat().st_mtime < oldest:
+        info = item[1].stat()
+        # The beginning of the name comes from the processes: what it leads to may be a device, or a pipe.
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError("no ordinary file")
+        if info.st_mtime < oldest:
             raise ValueError("left by an earlier run")
         with item[1].open("rb") as file:
             return flight.read_record(file.read(flight.FILE_BYTES + 1))
