@@ -273,7 +273,8 @@ class _Report:
         self.say(f"{'it has ended' if guard.ended else 'time is up'}{state}")
 
     def _write(self, data: Mapping[str, Any]) -> None:
-        self._line(jsonlib.dumps(redact_data(data), ensure_ascii=False, default=str))
+        # Names of processes and files may hold what steers a terminal, or is no text: here it stands as an escape.
+        self._line(jsonlib.dumps(redact_data(data), default=str))
 
     def _line(self, text: str) -> None:
         if sys.stdout is None:

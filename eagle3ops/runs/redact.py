@@ -70,8 +70,9 @@ _COLOUR = re.compile(r"(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;]*m")
 def _may_hold_one(text: str) -> bool:
     """False for most texts, quickly: nothing that is looked for can be in them."""
     small = text.lower()
-    if any(hint in small for hint in _HINTS):
-        return True
+    for hint in _HINTS:
+        if hint in small:
+            return True
     if "key" not in small and "token" not in small:
         return False
     return "KEY" in text or "TOKEN" in text or any(hint in small for hint in _NAMED_HINTS)

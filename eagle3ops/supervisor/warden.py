@@ -6,7 +6,8 @@ hands is to move a lock out of the way that nobody holds.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ RELEASED_S = 30.0
 _LOCK_S = 20.0
 AGAIN_S = 10.0
 """After so long a decision that could not be written is written again."""
+MOST_UNTOLD = 50
 MOST_CHANGES = 1000
 """So many changes of state of one attempt are logged."""
 
@@ -58,11 +60,15 @@ class Warden:
     release: Callable[..., Release] = release_lock
     _changes: int = 0
     _told: set[str] = field(default_factory=set)
+    _untold: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    """Events that could not be written yet."""
     _incident: Incident | None = None
     _folder: Path = Path()
 
     def on_reading(self, reading: Reading) -> None:
         """Take note of a judgement; the log tells of each that differs from the one before."""
+        with suppress(OSError):
+            self._write_untold()
         before, self.reading = self.reading, reading
         key = (reading.state, reading.standing, reading.phase)
         if before is not None and key == (before.state, before.standing, before.phase):
@@ -81,8 +87,8 @@ class Warden:
             return
         # Told once to people; what follows brings its evidence, or that it is over.
         again = {"again": True} if incident.id in self._told else {}
-        self.events.append("incident", incident.as_json() | again, self.stage)
         self._told.add(incident.id)
+        self._tell("incident", incident.as_json() | again)
 
     async def on_conviction(self, reading: Reading, dossier: Any) -> None:
         """Decide, once the evidence is there; returns when that is done."""
@@ -118,6 +124,7 @@ class Warden:
     def _decided(self, decision: Decision) -> bool:
         """Write a decision down; False while that cannot be done, as on a full disk."""
         try:
+            self._write_untold()
             decision.write(self.run.path)
         except OSError as error:
             log_line(f"{self.stage}: the decision to {decision.action} cannot be written: {error.strerror or error}")
@@ -137,10 +144,21 @@ class Warden:
     def _note(self, fault: str, step: Step, **more: Any) -> None:
         incident = self._incident.id if self._incident is not None else ""
         data = {"step": step.kind, "incident": incident, "fingerprint": fault, "why": step.words, **more}
+        self._tell("remedy", data)
+
+    def _tell(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Write an event into the run; where the disk is full, as soon as it is not."""
+        self._untold = [*self._untold[-MOST_UNTOLD:], (kind, data)]
         try:
-            self.events.append("remedy", data, self.stage)
+            self._write_untold()
         except OSError as error:
-            log_line(f"{self.stage}: {step.kind} cannot be written down ({step.words}): {error.strerror or error}")
+            log_line(f"{self.stage}: {kind} cannot be written down yet: {error.strerror or error}")
+
+    def _write_untold(self) -> None:
+        while self._untold:
+            kind, data = self._untold[0]
+            self.events.append(kind, data, self.stage)
+            del self._untold[0]
 
     async def _release(self, reading: Reading, dossier: Any, fault: str) -> bool:
         """Move stale locks out of the way; True when the stage goes on after it."""

@@ -143,19 +143,32 @@ async def test_only_convictions_are_told_and_secrets_never(world: World) -> None
         assert not path.is_file() or canary.encode() not in path.read_bytes()
 
 
-async def test_a_full_disk_delays_a_decision_and_loses_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_delays_what_is_told_and_decided_and_loses_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warden, "AGAIN_S", 0.01)
     one = world.warden("{action: restart}")
     one.attempt = identify(os.getpid()) or ATTEMPT
-    written, write = [], warden.Decision.write
+    tried, write, append = [], warden.Decision.write, one.events.append
 
-    def full(decision: warden.Decision, run_dir: Path) -> None:
-        written.append(decision)
-        if len(written) < 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def nearly_full(decision: warden.Decision, run_dir: Path) -> None:
+        tried.append(decision)
+        if len(tried) < 3:
+            full()
         write(decision, run_dir)
 
-    monkeypatch.setattr(warden.Decision, "write", full)
+    monkeypatch.setattr(one.events, "append", full)
+    now = time.time()
+    incident = Incident(id="1", kind="deadlock", severity="error", title="it hangs", first=now, last=now)
+    one.on_incident(incident, world.folder)
+    one.on_reading(reading("deadlock"))
+    assert world.told("incident") == []
+    monkeypatch.setattr(one.events, "append", append)
+    monkeypatch.setattr(warden.Decision, "write", nearly_full)
     await one.on_conviction(reading("deadlock"), None)
-    assert len(written) == 3
-    assert world.decision() == written[-1]
+    assert [told["id"] for told in world.told("incident")] == ["1"]
+    assert len(tried) == 3
+    assert world.decision() == tried[-1]

@@ -248,6 +248,14 @@ def test_sockets_that_nobody_accepts_or_reads(start: Start, tmp_path: Path) -> N
     assert f"1 connections to {listening['local']} wait to be accepted" in words(dossier)
 
 
+def test_of_an_endless_command_line_the_beginning_is_told(start: Start) -> None:
+    facts = procfs.details(start("sleep", *["x" * 99] * 1000, "--api-key", "blue-horse-battery"))
+    assert facts is not None
+    assert sum(map(len, facts["cmdline"])) < procfs.TOLD_CHARS + 100
+    assert facts["cmdline"][-1].endswith("arguments more]")
+    assert facts["_argv"][-1] == "blue-horse-battery"
+
+
 def test_no_planted_secret_is_in_any_file(start: Start, tmp_path: Path) -> None:
     secret = "cAnArY0123456789xyz"
     plain_value = "blue-horse-battery-staple"

@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eagle3ops.runs.processes import ProcessId, boot_id
@@ -23,6 +23,8 @@ MOST_FILES = 4096
 TOLD_FILES = 64
 """Ordinary open files that are told by name."""
 TEXT_BYTES = 256 << 10
+TOLD_CHARS = 16 << 10
+"""Of a command line, or of the value of a variable."""
 
 _ALLOWED = re.compile(
     r"(?:CUDA|NCCL|TORCH|PYTORCH|TORCHELASTIC|TORCHINDUCTOR|SGLANG|SGL|VLLM|OMP|MKL|OPENBLAS|GLOO|TRITON|FLASHINFER"
@@ -57,6 +59,7 @@ def details(process: ProcessId) -> dict[str, Any] | None:
         return None
     argv = _words(read_at(f"{folder}/cmdline", limit=TEXT_BYTES))
     environment = parse_environment(read_at(f"{folder}/environ", limit=TEXT_BYTES))
+    told = {name: value for name, value in environment.items() if _ALLOWED.fullmatch(name)}
     threads, stacks, left_out = _threads(process.pid)
     return {
         "pid": process.pid,
@@ -67,7 +70,7 @@ def details(process: ProcessId) -> dict[str, Any] | None:
         "cpu_s": (stat.user_ticks + stat.system_ticks) / TICKS_PER_S,
         "exe": _link(f"{folder}/exe"),
         "cwd": _link(f"{folder}/cwd"),
-        "cmdline": redact_argv(argv),
+        "cmdline": _bounded(redact_argv(argv)),
         "status": parse_status(read_at(f"{folder}/status")),
         "wchan": parse_word(read_at(f"{folder}/wchan")),
         "syscall": _text(read_at(f"{folder}/syscall")),
@@ -79,7 +82,7 @@ def details(process: ProcessId) -> dict[str, Any] | None:
         "limits": _text(read_at(f"{folder}/limits")),
         "cgroup": _text(read_at(f"{folder}/cgroup")),
         "oom_score": _text(read_at(f"{folder}/oom_score")),
-        "environment": redact_environment({k: v for k, v in environment.items() if _ALLOWED.fullmatch(k)}),
+        "environment": {name: value[:TOLD_CHARS] for name, value in redact_environment(told).items()},
         "rank": environment.get("RANK") or environment.get("LOCAL_RANK"),
         "_argv": argv,
         "_environment": environment,
@@ -217,6 +220,17 @@ def _link(path: str) -> str | None:
 
 def _words(data: bytes | None) -> list[str]:
     return (data or b"").rstrip(b"\0").decode("utf-8", "replace").split("\0") if data else []
+
+
+def _bounded(argv: Sequence[str]) -> list[str]:
+    kept, left = list[str](), TOLD_CHARS
+    for number, argument in enumerate(argv):
+        if left <= 0:
+            kept.append(f"[{len(argv) - number} arguments more]")
+            break
+        kept.append(argument[:left])
+        left -= len(argument) + 1
+    return kept
 
 
 def _text(data: bytes | None) -> str | None:

@@ -62,10 +62,11 @@ class Writer:
 
     def json(self, name: str, data: Any) -> str | None:
         """Write an object, indented. Returns as `text`."""
-        text = json.dumps(self.clean_data(data), indent=1, ensure_ascii=False, default=str) + "\n"
+        clean = self.clean_data(data)
+        text = json.dumps(clean, indent=1, ensure_ascii=False, default=str) + "\n"
         if len(text) > FILE_BYTES:
             # Half an object is none: without indentation it may fit, else it is left out by name.
-            text = json.dumps(self.clean_data(data), ensure_ascii=False, default=str) + "\n"
+            text = json.dumps(clean, ensure_ascii=False, default=str) + "\n"
         if len(text) > FILE_BYTES:
             return f"{len(text)} bytes, more than the {FILE_BYTES} that one file may have"
         return self._write(name, text)

@@ -21,6 +21,7 @@ from eagle3ops.runs.processes import ProcessId, Stat, boot_id, identify, process
 from eagle3ops.telemetry.procfs import read_at
 from eagle3ops.watchdog.guard.listening import Address, address_of, listener, listening_ports
 from eagle3ops.watchdog.state import Subject
+from eagle3ops.words import plain
 
 MAX_LOGS = 32
 _RANK = re.compile(rb"(?:^|\0)(?:RANK)=(\d{1,6})(?=\0|$)")
@@ -283,7 +284,7 @@ def served_at(processes: Iterable[ProcessId]) -> str | None:
 
 def program_of(pid: int) -> str:
     """The program's short name, for people."""
-    return _read(pid, "comm", 64).decode("utf-8", "replace").strip() or "?"
+    return plain(_read(pid, "comm", 64).decode("utf-8", "replace")).strip() or "?"
 
 
 def _read(pid: int, name: str, limit: int) -> bytes:
