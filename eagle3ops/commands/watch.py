@@ -31,6 +31,8 @@ from eagle3ops.words import human_seconds, plain
 TOKEN_VARIABLE = "EAGLE3OPS_WATCH_TOKEN"
 """Holds the key of a server that wants one; never an argument, which everybody on the machine could read."""
 _FIND_S = 30.0
+SETTLED_S = 10.0
+"""After so long something should be known."""
 QUIET_S = 60.0
 """A stage that has reported progress so recently shows by itself that its server works: it is not asked for a token."""
 T = TypeVar("T")
@@ -107,11 +109,17 @@ async def _watch_processes(asked: Asked, pid: int | None, url: str | None) -> in
 async def _watch_run(asked: Asked, run: Path, stage: str) -> int:
     """Stage after stage, as each is a piece of work of its own with its own processes and phases."""
 
-    def begin() -> tuple[RunFinder, Subject, bool]:
+    def begin() -> tuple[RunFinder, Subject, bool, Path]:
         finder = RunFinder(run, stage)
-        return finder, finder(), finder.over()
+        # Another user's run may be looked at, but not be written into.
+        kept = (
+            run / "artifacts"
+            if os.access(run / "artifacts", os.W_OK)
+            else locations.state_folder() / "watch" / run.name
+        )
+        return finder, finder(), finder.over(), asked.evidence or kept
 
-    finder, subject, over = await _aside(begin)
+    finder, subject, over, evidence = await _aside(begin)
     if over:
         raise RequestError(
             f"run {run.name} does not go on: {finder.run.status()}", remedy=f"eagle3ops runs show {run.name}"
@@ -125,7 +133,7 @@ async def _watch_run(asked: Asked, run: Path, stage: str) -> int:
         if subject.processes:
             seen = True
             one = _OneStage(finder, subject.stage)
-            code = await _guard(asked, one, subject, asked.evidence or run / "artifacts", expect="any")
+            code = await _guard(asked, one, subject, evidence, expect="any")
         else:
             await asyncio.sleep(0.5)
         subject, over = await _aside(lambda: (finder(), finder.over()))
@@ -201,6 +209,7 @@ class _Report:
     json: bool
     _last: tuple[str, ...] = ()
     _told: set[tuple[str, str, bool]] = field(default_factory=set)
+    _announced: set[tuple[str, str, bool]] = field(default_factory=set)
     leave: Callable[[], None] = lambda: None
     """Called when nobody reads any more."""
 
@@ -224,12 +233,13 @@ class _Report:
         key = (reading.state, reading.standing.value, reading.phase)
         if key == self._last:
             return
-        first, self._last = not self._last, key
+        unknown_s = reading.at - reading.since if reading.standing is Standing.UNKNOWN else SETTLED_S
+        if not (self._last or self.json) and unknown_s < SETTLED_S:
+            return  # nothing has been seen yet, which goes without saying
+        self._last = key
         if self.json:
             self._write({"type": "reading", "t": round(time.time(), 3), **reading.as_json()})
             return
-        if first and reading.standing is Standing.UNKNOWN:
-            return  # nothing has been seen yet, which goes without saying
         since = human_seconds(max(0.0, reading.at - reading.since))
         phase = f" ({reading.phase})" if reading.phase and reading.phase != reading.state else ""
         left = ""
@@ -251,7 +261,11 @@ class _Report:
             self._write({"type": "incident", "t": round(time.time(), 3), **told})
             return
         key = (incident.id, incident.severity, incident.over)
-        if (not collected and not incident.over) or key in self._told:
+        if key in self._told:
+            return
+        if not (collected or incident.over) and key not in self._announced:
+            # It comes again with its evidence, or without where none can be had.
+            self._announced.add(key)
             return
         self._told.add(key)
         if incident.over:
@@ -264,7 +278,7 @@ class _Report:
             for remedy in incident.remedies:
                 command = f": {plain(remedy.command)}" if remedy.command not in ("", remedy.words) else ""
                 self._line(f"    -> {plain(remedy.words)}{command}")
-        else:
+        elif collected:
             self._line(f"    evidence so far: {plain(folder)}")
 
     def end(self, guard: Guard) -> None:

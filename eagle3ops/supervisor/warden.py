@@ -123,8 +123,9 @@ class Warden:
 
     def _decided(self, decision: Decision) -> bool:
         """Write a decision down; False while that cannot be done, as on a full disk."""
-        try:
+        with suppress(OSError):
             self._write_untold()
+        try:
             decision.write(self.run.path)
         except OSError as error:
             log_line(f"{self.stage}: the decision to {decision.action} cannot be written: {error.strerror or error}")

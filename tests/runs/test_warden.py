@@ -17,7 +17,7 @@ from eagle3ops.runs.files import read_json
 from eagle3ops.runs.processes import ProcessId, identify
 from eagle3ops.spec.load import parse_pipeline
 from eagle3ops.supervisor import warden
-from eagle3ops.supervisor.decision import FILE, from_json
+from eagle3ops.supervisor.decision import FILE, Decision, from_json
 from eagle3ops.supervisor.warden import Warden
 from eagle3ops.watchdog.incidents.incident import Incident
 from eagle3ops.watchdog.remedies.lock_release import Release
@@ -149,12 +149,12 @@ async def test_a_full_disk_delays_what_is_told_and_decided_and_loses_none(
     monkeypatch.setattr(warden, "AGAIN_S", 0.01)
     one = world.warden("{action: restart}")
     one.attempt = identify(os.getpid()) or ATTEMPT
-    tried, write, append = [], warden.Decision.write, one.events.append
+    tried, write, append = [], Decision.write, one.events.append
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def nearly_full(decision: warden.Decision, run_dir: Path) -> None:
+    def nearly_full(decision: Decision, run_dir: Path) -> None:
         tried.append(decision)
         if len(tried) < 3:
             full()
@@ -167,7 +167,7 @@ async def test_a_full_disk_delays_what_is_told_and_decided_and_loses_none(
     one.on_reading(reading("deadlock"))
     assert world.told("incident") == []
     monkeypatch.setattr(one.events, "append", append)
-    monkeypatch.setattr(warden.Decision, "write", nearly_full)
+    monkeypatch.setattr(Decision, "write", nearly_full)
     await one.on_conviction(reading("deadlock"), None)
     assert [told["id"] for told in world.told("incident")] == ["1"]
     assert len(tried) == 3

@@ -22,7 +22,7 @@ from eagle3ops.watchdog.guard.escalation import Collect, Escalation, OnConvictio
 from eagle3ops.watchdog.guard.logs import Line, Tails
 from eagle3ops.watchdog.guard.probes import Prober
 from eagle3ops.watchdog.guard.rounds import Rounds
-from eagle3ops.watchdog.guard.samples import own_samples, shared_samples
+from eagle3ops.watchdog.guard.samples import own_samples, sees_marks, shared_samples
 from eagle3ops.watchdog.state import Probe, Reading, Signal, Standing, Subject
 
 INTERVAL_S = 1.0
@@ -282,9 +282,9 @@ class Guard:
             await asyncio.sleep(5 * INTERVAL_S)
 
     def _samples(self, subject: Subject) -> AsyncGenerator[dict[str, Any], None]:
-        if subject.run_dir is not None:
+        if subject.run_dir is not None and sees_marks(subject.processes):
             return shared_samples(lambda words: self._trouble("the samples", words), paths=(subject.run_dir,))
-        return own_samples(subject.processes)
+        return own_samples(subject.processes, paths=[subject.run_dir] if subject.run_dir is not None else [])
 
     async def _ask(self, aside: "Aside[Any]", part: str) -> Any:
         """What an aside gives; None while it does not come back, and when it fails."""

@@ -5,6 +5,7 @@ else: from a sampler of the guard's own, as the shared one looks only at runs an
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
@@ -34,6 +35,11 @@ async def shared_samples(say: Callable[[str], None], *, paths: Iterable[str | Pa
     async with aclosing(own_samples((), paths=paths, marked=True)) as feed:
         async for sample in feed:
             yield sample
+
+
+def sees_marks(processes: Iterable[ProcessId]) -> bool:
+    """May this user read the environments of these processes, in which the mark of a run stands?"""
+    return all(os.access(f"/proc/{process.pid}/environ", os.R_OK) for process in processes)
 
 
 async def own_samples(
