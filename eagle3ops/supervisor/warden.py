@@ -58,6 +58,8 @@ class Warden:
     reading: Reading | None = None
     """The last judgement."""
     release: Callable[..., Release] = release_lock
+    decided: bool = False
+    """The attempt is to be ended."""
     _changes: int = 0
     _told: set[str] = field(default_factory=set)
     _untold: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
@@ -118,10 +120,11 @@ class Warden:
             arguments=rung.arguments if rung else (),
             evidence="" if self._folder == Path() else str(self._folder),
         )
-        while not self._decided(decision) and identify(self.attempt.pid) == self.attempt:  # noqa: ASYNC110  (of the disk)
+        while not self._write(decision) and identify(self.attempt.pid) == self.attempt:  # noqa: ASYNC110  (of the disk)
             await asyncio.sleep(AGAIN_S)
+        self.decided = True
 
-    def _decided(self, decision: Decision) -> bool:
+    def _write(self, decision: Decision) -> bool:
         """Write a decision down; False while that cannot be done, as on a full disk."""
         with suppress(OSError):
             self._write_untold()
