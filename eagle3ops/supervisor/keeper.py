@@ -15,7 +15,7 @@ from pathlib import Path
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.leash import leashed
-from eagle3ops.runs.processes import ProcessId, identify, send_signal
+from eagle3ops.runs.processes import ProcessId, identify, read_stat, send_signal
 from eagle3ops.spec.models import WatchdogSpec
 from eagle3ops.supervisor.decision import Decision, Decisions
 
@@ -60,13 +60,19 @@ class Keeper:
         self._due = time.monotonic() + (0.0 if os.environ.get(MODULE_VARIABLE) else AFTER_S)
         self._process: subprocess.Popen[bytes] | None = None
         self._identity: ProcessId | None = None
+        self._stopped_at: float | None = None
         self._decisions = Decisions(run.path, stage, attempt)
 
     def look(self) -> None:
         """Start the guard when it is time, or anew when it has died. To be called often."""
         now = time.monotonic()
-        if self._attempt is None or now < self._due or self._lives():
+        if self._attempt is None or now < self._due:
             return
+        if self._lives():
+            self._end_stopped(now)
+            return
+        if self._process is not None:
+            self._process.poll()
         if self._left == 0:
             if self._process is not None and not self._given_up:
                 self._given_up = True
@@ -93,6 +99,18 @@ class Keeper:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S)
                 return
+
+    def _end_stopped(self, now: float) -> None:
+        """A guard that somebody stopped watches nothing, and says nothing of it: another one takes its place."""
+        assert self._identity is not None
+        stat = read_stat(self._identity.pid)
+        if stat is None or stat.state != "T":
+            self._stopped_at = None
+        elif self._stopped_at is None:
+            self._stopped_at = now
+        elif now - self._stopped_at > PAUSE_S:
+            with suppress(Eagle3opsError):
+                send_signal(self._identity, signal.SIGKILL)
 
     def _lives(self) -> bool:
         # Who reaps orphans may have reaped it as well, so that only its identity tells.

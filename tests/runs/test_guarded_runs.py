@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from toy_world import Toy
 
+from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.family import left_behind
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.processes import ProcessId, identify
+from eagle3ops.spec.models import WatchdogSpec
+from eagle3ops.supervisor import keeper as keepers
 from eagle3ops.supervisor.decision import FILE, Decision, from_json
 
 STOPPED = ("--set", "stages.use.mode=stopped")
@@ -132,6 +135,23 @@ def test_a_guard_that_dies_does_not_harm_the_run(toy: Toy) -> None:
     toy.variables["EAGLE3OPS_GUARD"] = "bad_guard"
     ended = toy.job("--set", "stages.make.part_s=0.4", "--set", "stages.make.parts=3")
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_guard_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "stopped_guard.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("EAGLE3OPS_GUARD", "stopped_guard")
+    monkeypatch.setattr(keepers, "PAUSE_S", 0.1)
+    warned: list[str] = []
+    keeper = keepers.Keeper(RunDirectory(tmp_path), "use", identify(os.getpid()), WatchdogSpec(), warned.append)
+    deadline = time.monotonic() + 40
+    while not warned and time.monotonic() < deadline:
+        keeper.look()
+        time.sleep(0.05)
+    keeper.end()
+    assert len(warned) == 1
+    assert warned[0].startswith("nobody watches this stage: its guard ended 4 times")
 
 
 def test_a_failing_stage_shows_the_root_cause_that_its_engine_logged(toy: Toy) -> None:

@@ -7,12 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eagle3ops.commands import watch as commands
 from eagle3ops.runs.processes import RUN_VARIABLE, identify
+from eagle3ops.watchdog.incidents.incident import Incident
+from eagle3ops.watchdog.state import Reading, Standing
 
 Watch = Callable[..., "subprocess.Popen[str]"]
 
@@ -197,3 +201,31 @@ def test_the_smallest_wait() -> None:
     began = time.monotonic()
     assert main(["watch", "--pid", str(os.getpid()), "--for", "0.1", "--no-probe"]) == 0
     assert time.monotonic() > began
+
+
+def test_what_stays_unknown_and_what_has_no_evidence_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    report = commands._Report(False)
+    nothing = Reading(state="unknown", standing=Standing.UNKNOWN, since=5.0, at=6.0, title="nothing was seen")
+    report.reading(nothing)
+    assert capsys.readouterr().out == ""
+    report.reading(replace(nothing, at=5.0 + commands.SETTLED_S))
+    report.reading(replace(nothing, at=6.0 + commands.SETTLED_S))
+    assert capsys.readouterr().out.count("nothing was seen") == 1
+    incident = Incident(
+        id="1", kind="deadlock", severity="error", title="it hangs", first=1.0, last=2.0, explanation="Nothing moves."
+    )
+    report.incident(incident, Path())  # its evidence is being collected
+    assert capsys.readouterr().out == ""
+    for _ in range(3):
+        report.incident(incident, Path())  # there is none: the disk is full, or it is another user's
+    assert capsys.readouterr().out.count("Nothing moves.") == 1
+
+
+def test_as_json_nothing_steers_the_terminal_and_any_name_is_text(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    title = "log \udcff\x1b[2J\x9b31m\u202e"
+    reading = Reading(state="idle", standing=Standing.HEALTHY, since=1.0, at=2.0, title=title)
+    commands._Report(True).reading(reading)
+    out = capsysbinary.readouterr().out
+    assert out.isascii()
+    assert out.strip().decode().isprintable()
+    assert json.loads(out)["title"] == title
