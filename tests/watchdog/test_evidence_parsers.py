@@ -337,3 +337,24 @@ def test_a_record_is_a_file_and_nothing_else_is_opened(tmp_path: Path) -> None:
     records, missing = read_all(found, oldest=0.0, until=time.monotonic() + 5)
     assert records == {}
     assert [words.rpartition(": ")[2] for words in missing] == ["no ordinary file"] * 2
+
+
+@pytest.mark.parametrize(
+    "field", ["process_group", "pg_id", "profiling_name", "state", "frames", "input_dtypes", "desc"]
+)
+def test_a_record_whose_lists_share_their_parts_fills_no_memory(field: str) -> None:
+    bomb: Any = ["x"] * 10
+    for _ in range(40):
+        bomb = [bomb] * 10  # 10^41 words, if anybody wrote them out
+    values = {"process_group": [bomb], "frames": [{"name": bomb, "filename": bomb}], "input_dtypes": [bomb]}
+    entry = {"collective_seq_id": 1, "pg_id": 0, field: values.get(field, bomb)}
+    config = {"0": {"desc": bomb}} if field == "desc" else {}
+    record = {"entries": [entry], "pg_config": config}
+    (group,) = flight.read_record(pickle.dumps(record))
+    assert "?" in f"{group.group} {group.collectives[1]} {group.collectives[1].place}"
+
+
+def test_a_name_that_is_no_text_is_refused_without_being_written_out() -> None:
+    bomb = b"]" + b"q\x00" + b"".join(b"](" + b"h%c" % n * 10 + b"eq%c" % (n + 1) for n in range(40))
+    with pytest.raises(pickled.PickleRefused, match=r"STACK_GLOBAL .*\?"):
+        pickled.load_plain(b"\x80\x04" + bomb + b"h\x28\x93.")

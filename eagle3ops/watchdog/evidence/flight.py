@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3ops.watchdog.evidence.pickled import PickleRefused, load_plain
+from eagle3ops.watchdog.evidence.pickled import PickleRefused, load_plain, shown
 
 FILE_BYTES = 64 << 20
 MOST_RANKS = 1024
@@ -97,7 +97,7 @@ def _groups(content: Mapping[Any, Any]) -> list[GroupRecord]:
         if number is None:
             continue
         pair = entry.get("process_group")
-        key = str(pair[0])[:100] if isinstance(pair, list | tuple) and pair else str(entry.get("pg_id"))[:100]
+        key = shown(pair[0])[:100] if isinstance(pair, list | tuple) and pair else shown(entry.get("pg_id"))[:100]
         if key in by_group or len(by_group) < MOST_GROUPS:
             by_group.setdefault(key, {})[number] = _collective(number, entry)
     found = []
@@ -106,7 +106,7 @@ def _groups(content: Mapping[Any, Any]) -> list[GroupRecord]:
         collectives = by_group.get(key, {})
         config, counted = configs.get(key, {}), status.get(key, {})
         ranks = _ranks(config.get("ranks"))
-        name = str(config.get("desc") or config.get("name") or key)[:100]
+        name = shown(config.get("desc") or config.get("name") or key)[:100]
         done = (one.number for one in collectives.values() if one.state == "completed")
         enqueued = _number(counted.get("last_enqueued_collective"))
         completed = _number(counted.get("last_completed_collective"))
@@ -204,18 +204,18 @@ def _collective(number: int, entry: Mapping[Any, Any]) -> Collective:
     place = ""
     for frame in list(frames)[:50] if isinstance(frames, list | tuple) else ():
         if isinstance(frame, Mapping):
-            file = str(frame.get("filename"))[-200:]
-            place = place or f"{str(frame.get('name'))[:100]} ({file}:{_number(frame.get('line'))})"
+            file = shown(frame.get("filename"))[-200:]
+            place = place or f"{shown(frame.get('name'))[:100]} ({file}:{_number(frame.get('line'))})"
             # The first frame that is not torch's own says more.
             if "/torch/" not in file:
-                place = f"{str(frame.get('name'))[:100]} ({file}:{_number(frame.get('line'))})"
+                place = f"{shown(frame.get('name'))[:100]} ({file}:{_number(frame.get('line'))})"
                 break
     return Collective(
         number=number,
-        operation=str(entry.get("profiling_name"))[:100],
+        operation=shown(entry.get("profiling_name"))[:100],
         inputs=_tensors(entry.get("input_sizes"), entry.get("input_dtypes")),
         outputs=_tensors(entry.get("output_sizes"), entry.get("output_dtypes")),
-        state=str(entry.get("state"))[:20],
+        state=shown(entry.get("state"))[:20],
         place=place,
     )
 
@@ -225,7 +225,7 @@ def _tensors(sizes: Any, types: Any) -> str:
     for size in list(sizes)[:8] if isinstance(sizes, list | tuple) else ():
         parts = [str(_number(part)) for part in size[:8]] if isinstance(size, list | tuple) else ["?"]
         shapes.append(f"[{', '.join(parts)}]")
-    names = [str(name)[:20] for name in list(types)[:8]] if isinstance(types, list | tuple) else []
+    names = [shown(name)[:20] for name in list(types)[:8]] if isinstance(types, list | tuple) else []
     return " ".join([", ".join(shapes), ", ".join(dict.fromkeys(names))]).strip() or "?"
 
 

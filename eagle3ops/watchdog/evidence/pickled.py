@@ -67,6 +67,11 @@ def load_plain(data: bytes, *, limit_s: float = 20.0) -> Any:
     raise PickleRefused("not a whole pickle: it has no end")
 
 
+def shown(value: Any) -> str:
+    """A text, a number or None for people, anything else as `?`: lists that share their parts would fill all memory."""
+    return str(value) if value is None or isinstance(value, str | int | float) else "?"
+
+
 def _build(name: str, argument: Any, stack: list[Any]) -> None:
     if name == "MARK":
         stack.append(_MARK)
@@ -107,7 +112,7 @@ def _build(name: str, argument: Any, stack: list[Any]) -> None:
 
 def _named(name: str, argument: Any, stack: list[Any]) -> str:
     words = stack[-2:] if name == "STACK_GLOBAL" else str(argument).split(" ")
-    return ".".join(str(word)[:100] for word in words)
+    return ".".join(shown(word)[:100] for word in words)
 
 
 def _top(stack: list[Any]) -> Any:
