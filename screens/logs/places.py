@@ -4,6 +4,7 @@ from rich.text import Text
 from textual import work
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.log_files import evidence_folder
 from eagle3ops.screens.logs.place import LogPlace
 from eagle3ops.screens.logs.reading import LogReading
 from eagle3ops.screens.logs.source import Document, Matches, Which
@@ -23,6 +24,8 @@ class LogPlaces(LogReading):
         super().__init__()
         self._sizes: dict[str, int] = {}
         self._run_id = ""
+        self._evidence = ""
+        """Folder of evidence whose files are listed instead of the logs."""
 
     def _merged(self) -> Which:
         """All logs of the chosen ranks and roles as one."""
@@ -39,6 +42,10 @@ class LogPlaces(LogReading):
         self._document = document = Document(self._host, which)
         self._filter = self._search = self._hit = self._origin = self._error = None
         self._told = ""
+        folder = evidence_folder(which.logs[0]) if which.logs else ""
+        if folder != self._evidence:
+            self._evidence, self._sizes = folder, {}
+            self._watch()
         self._listed(which)
         view = self._view
         view.border_title = Text(f"{plain(self._run_id)}  {plain(which.name)}")
@@ -50,6 +57,10 @@ class LogPlaces(LogReading):
 
     def _listed(self, which: Which) -> None:
         """Mark in the list what is shown."""
+        raise NotImplementedError
+
+    def _watch(self) -> object:
+        """Look at the list of logs now, and from then on."""
         raise NotImplementedError
 
     async def _look(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from eagle3ops.narration import REMEDIES
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import Event, EventReader
 
@@ -17,6 +18,8 @@ WARNINGS = 100
 """Different warnings of one run that are kept; the newest."""
 OWN = 200
 """Incidents of one run that somebody wrote down, at most."""
+ENDING = ("restart", "bisect", "give_up")
+"""Remedies for which an attempt at a stage is ended."""
 TAIL_BYTES = 64 << 10
 """Of a log that are searched for the line that says what went wrong."""
 
@@ -114,17 +117,21 @@ class Record:
         elif event.kind == "process":
             self._take_process(event.ts, stage, data)
         elif event.kind == "remedy":
-            self._take_remedy(data)
+            self._take_remedy(stage, data)
         elif event.kind == "incident":
             key = _text(data.get("id")) or str(event.seq)
             if key in self.incidents or len(self.incidents) < OWN:
                 self.incidents[key] = (event.ts, stage, data)
 
-    def _take_remedy(self, data: Mapping[str, Any]) -> None:
+    def _take_remedy(self, stage: str, data: Mapping[str, Any]) -> None:
         key, step, why = (_text(data.get(name)) for name in ("incident", "step", "why"))
         if key and step and (key in self.done or len(self.done) < OWN):
-            self.done.setdefault(key, []).append(f"{step.replace('_', ' ')}: {why}")
+            self.done.setdefault(key, []).append(f"{REMEDIES.get(step, step)}: {why}")
             del self.done[key][:-6]
+        if step in ENDING and key in self.incidents:
+            # What ended after the conviction was ended for it.
+            convicted = self.incidents[key][0]
+            self.ended_badly = [one for one in self.ended_badly if one.stage != stage or one.ts < convicted]
 
     def _take_run(self, ts: float, data: Mapping[str, Any]) -> None:
         status = _text(data.get("status"))
