@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual import events, work
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.widget import Widget
 
 from eagle3ops.screens.base import named
@@ -68,6 +69,8 @@ class Incidents(RunDeeds):
         self._choice = 0
         self._chosen_of: str | None = None
         self._painted: tuple[object, ...] = ()
+        self._revealed_in = Size()
+        """How large the list of choices was when its cursor was last brought in sight."""
         self._titles: dict[str, str] = {}
 
     @property
@@ -113,7 +116,7 @@ class Incidents(RunDeeds):
         feed, now = self.console.incidents, self.console.clock()
         state = (
             feed.version, feed.failure, feed.read_at is None, self.runs.stale, self._shown, self.runs.selected,
-            self._cursor, self._choice, self.size, self.app.theme, self._widths(), int(now) // 5,
+            self._cursor, self._choice, self.size, self.app.theme, self._rooms(), int(now) // 5,
         )  # fmt: skip
         if state == self._painted or not self.query_one("#timeline").size.width:
             return
@@ -122,8 +125,8 @@ class Incidents(RunDeeds):
         self._paint_timeline(now)
         self._paint_incident(now)
 
-    def _widths(self) -> tuple[int, ...]:
-        return tuple(self.query_one(name, Lines).room.width for name in ("#timeline", "#incident", "#choices"))
+    def _rooms(self) -> tuple[Size, ...]:
+        return tuple(self.query_one(name, Lines).room for name in ("#timeline", "#incident", "#choices"))
 
     def _list(self) -> None:
         fits: Callable[[Incident], bool] = lambda one: True  # noqa: E731
@@ -195,9 +198,10 @@ class Incidents(RunDeeds):
         about.show((), about_lines(one, width, now, told) if one is not None else [])
         self._entitle("#choices", "Evidence, and → what can be done")
         lines = [choice_line(choice, table.room.width, glyphs, read_only=self.read_only) for choice in self._choices]
-        follow = self._choice != table.cursor
+        follow = (self._choice, table.room) != (table.cursor, self._revealed_in)
         table.show((), lines, self._choice if lines else None)
         if follow:
+            self._revealed_in = table.room
             table.reveal()
 
     def _entitle(self, selector: str, title: str, told: str = "") -> None:

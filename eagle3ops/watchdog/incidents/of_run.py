@@ -85,10 +85,12 @@ def _failures(record: Record, now: float) -> list[Incident]:
         end = record.logs.get(log)
         began = record.begun.get(stage, 0.0)
         root = root_evidence(facts.get("root"))
-        hung = _given_up(record, stage, began, ts) if kind == "given-up" else None
+        hung = _hung(record, stage, began, ts)
         evidence = [root] if root is not None else []
         evidence.append(Evidence(f"{stage}: {error or 'failed'}", log, end.offset if end else None))
-        evidence += hung.evidence if hung is not None else ()
+        if hung is not None:
+            evidence += [Evidence(f"the watchdog: {hung.title}"), *hung.evidence[:6]]
+            why = hung.explanation or why
         if root is None and end is not None and end.line and plain(end.line) not in plain(error):
             evidence.append(Evidence(f"the log says: {end.line}", log, end.offset))
         if signal or facts.get("process_exit") is not None:
@@ -99,7 +101,7 @@ def _failures(record: Record, now: float) -> list[Incident]:
         evidence += [_told(one, record) for one in record.ended_badly if one.stage == stage and began <= one.ts <= ts]
         # Taken up again, it is not known yet whether that mends it; but nobody has to do anything about it now.
         over = record.mended.get(stage, 0.0) > ts or (record.begun.get(stage, 0.0) > ts and record.alive)
-        does = fix_of(facts.get("root")) if hung is None else hung.remedies
+        does = fix_of(facts.get("root")) or (hung.remedies if hung is not None else ())
         failed = cause(facts.get("root")) or error
         found[key] = Incident(
             id=key,
@@ -120,11 +122,12 @@ def _failures(record: Record, now: float) -> list[Incident]:
     return list(found.values())
 
 
-def _given_up(record: Record, stage: str, began: float, ended: float) -> Incident | None:
-    """What the watchdog wrote about the attempt that it ended for good."""
+def _hung(record: Record, stage: str, began: float, ended: float) -> Incident | None:
+    """What the watchdog was certain of when an attempt at a stage ended; None where it had nothing to say."""
     told = [(ts, data) for ts, of, data in record.incidents.values() if of == stage and began <= ts <= ended]
     ts, data = max(told, key=lambda one: one[0], default=(0.0, None))
-    return from_json(data, run=record.run, stage=stage, ts=ts)
+    found = from_json(data, run=record.run, stage=stage, ts=ts)
+    return found if found is not None and found.severity == "error" and not found.over else None
 
 
 def _what(error: str, signal: str, facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -276,7 +279,8 @@ def _programs(record: Record, now: float) -> list[Incident]:
         own = (one.stage, record.begun.get(one.stage, 0.0))
         if one.code >= 0 or (own in failed and one.ts >= own[1]):
             continue
-        if any(abs(ts - one.ts) < 30.0 for ts in cancelled):
+        # What hung is ended by whoever decides about it, and that is told there.
+        if any(abs(ts - one.ts) < 30.0 for ts in cancelled) or _hung(record, one.stage, one.began, one.ts):
             continue
         name = _NUMBERS.get(one.code, f"signal {-one.code}")
         why = _SIGNALS.get(name, "")

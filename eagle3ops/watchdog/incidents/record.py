@@ -18,8 +18,6 @@ WARNINGS = 100
 """Different warnings of one run that are kept; the newest."""
 OWN = 200
 """Incidents of one run that somebody wrote down, at most."""
-ENDING = ("restart", "bisect", "give_up")
-"""Remedies for which an attempt at a stage is ended."""
 TAIL_BYTES = 64 << 10
 """Of a log that are searched for the line that says what went wrong."""
 
@@ -42,6 +40,8 @@ class Ended:
     role: str
     pid: int | None
     code: int
+    began: float = 0.0
+    """When its stage began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +117,17 @@ class Record:
         elif event.kind == "process":
             self._take_process(event.ts, stage, data)
         elif event.kind == "remedy":
-            self._take_remedy(stage, data)
+            self._take_remedy(data)
         elif event.kind == "incident":
             key = _text(data.get("id")) or str(event.seq)
             if key in self.incidents or len(self.incidents) < OWN:
                 self.incidents[key] = (event.ts, stage, data)
 
-    def _take_remedy(self, stage: str, data: Mapping[str, Any]) -> None:
+    def _take_remedy(self, data: Mapping[str, Any]) -> None:
         key, step, why = (_text(data.get(name)) for name in ("incident", "step", "why"))
         if key and step and (key in self.done or len(self.done) < OWN):
             self.done.setdefault(key, []).append(f"{REMEDIES.get(step, step)}: {why}")
             del self.done[key][:-6]
-        if step in ENDING and key in self.incidents:
-            # What ended after the conviction was ended for it.
-            convicted = self.incidents[key][0]
-            self.ended_badly = [one for one in self.ended_badly if one.stage != stage or one.ts < convicted]
 
     def _take_run(self, ts: float, data: Mapping[str, Any]) -> None:
         status = _text(data.get("status"))
@@ -172,7 +168,8 @@ class Record:
             and not isinstance(code, bool)
             and code not in _ORDERLY
         ):
-            self.ended_badly.append(Ended(ts, stage, role[:100], pid if isinstance(pid, int) else None, code))
+            began = self.begun.get(stage, 0.0)
+            self.ended_badly.append(Ended(ts, stage, role[:100], pid if isinstance(pid, int) else None, code, began))
             del self.ended_badly[:-50]
 
 
