@@ -183,6 +183,7 @@ def _clean(one: Incident, host: str = "local") -> Incident:
         run=plain(one.run),
         stage=plain(one.stage),
         kind=plain(one.kind),
+        folder=plain(one.folder),
         evidence=tuple(dataclasses.replace(each, what=plain(each.what)) for each in one.evidence),
         remedies=tuple(
             dataclasses.replace(each, words=mean(each.words), command=mean(each.command)) for each in one.remedies

@@ -126,6 +126,7 @@ def test_incidents_that_are_open() -> None:
     assert found(incidents=answer) == [("incident", "a")]
     [waits] = matters([row("a-0001", "failed")], None, None, read(answer), None, NOW)
     assert (waits.word, waits.room) == ("failed", "incidents"), "one line for a run, which leads to why"
+    assert waits.text == "a-0001, 1 min ago: killed"
 
 
 ROWS = st.lists(

@@ -319,7 +319,13 @@ def test_the_op_reads_runs_on_and_says_what_a_later_run_got_past(tmp_path: Path)
     assert found["runs"][0] == later.run_id
 
 
-HANG = {"id": "w1", "kind": "stopped", "severity": "error", "title": "generate: stopped", "explanation": "A signal did."}
+HANG = {
+    "id": "w1",
+    "kind": "stopped",
+    "severity": "error",
+    "title": "generate: stopped",
+    "explanation": "A signal did.",
+}
 HANG |= {"evidence": [{"what": "state T"}], "remedies": [{"words": "see it", "action": "evidence"}], "folder": "/r/i-1"}
 HUNG: list[tuple[str, str | None, dict[str, Any]]] = [
     ("run", None, {"status": "running"}),
