@@ -69,6 +69,7 @@ def matters(
     of_runs = [_explained(one, explained[one.run]) if one.run in explained else one for one in _runs(rows, detail, now)]
     covered = {matter.run for matter in of_runs}
     # A run that waits stands in one line, whatever happened to it.
+    covered |= _history(rows)
     rest = [matter for matter in told if matter.run is None or matter.run not in covered]
     found = [*rest, *of_runs, *_drafters(drafters), *_gpus(snapshot), *_disks(snapshot)]
     unique = {matter.key: matter for matter in reversed(found)}
@@ -93,19 +94,27 @@ def _explained(matter: Matter, title: str) -> Matter:
 
 def _runs(rows: Sequence[RunRow], detail: RunDetail | None, now: float) -> list[Matter]:
     found = []
-    superseded: set[str] = set()
+    history = _history(rows)
     for row in rows[:CONSIDERED]:
-        label = _label(row)
-        newer, again = label in superseded, row.status in ("running", "created", "done")
-        if again or row.status in ("failed", "interrupted", "verdict FAIL"):
-            superseded.add(label)
-        if newer or now - row.since > RECENT_S:
-            # A newer run of the same pipeline makes the older one history.
+        if row.run_id in history or now - row.since > RECENT_S:
             continue
         mine = detail if detail is not None and detail.row.run_id == row.run_id else None
         matter = _run(row, mine, now)
         if matter is not None:
             found.append(matter)
+    return found
+
+
+def _history(rows: Sequence[RunRow]) -> set[str | None]:
+    """Runs that a newer one of the same pipeline has made history."""
+    found: set[str | None] = set()
+    newer: set[str] = set()
+    for row in rows:
+        label = _label(row)
+        if label in newer:
+            found.add(row.run_id)
+        if row.status in ("running", "created", "done", "failed", "interrupted", "verdict FAIL"):
+            newer.add(label)
     return found
 
 

@@ -127,6 +127,8 @@ def test_incidents_that_are_open() -> None:
     [waits] = matters([row("a-0001", "failed")], None, None, read(answer), None, NOW)
     assert (waits.word, waits.room) == ("failed", "incidents"), "one line for a run, which leads to why"
     assert waits.text == "a-0001, 1 min ago: killed"
+    newer = [row("a-0002", "failed", 5), row("a-0001", "failed")]
+    assert found(*newer, incidents=answer) == [("failed", "a")], "the older run is history"
 
 
 ROWS = st.lists(
