@@ -88,7 +88,8 @@ def _explained(matter: Matter, title: str) -> Matter:
         return matter
     hint = "r resumes it, 5 why" if matter.hint.startswith("r ") else "5 Incidents"
     # An incident knows the root cause; the run itself only what its stage said.
-    text = f"{matter.text.partition(' ago')[0]} ago: {title}" if matter.word == "failed" else matter.text
+    why = title.replace(" failed: ", ": ", 1)
+    text = f"{matter.text.partition(' ago')[0]} ago: {why}" if matter.word == "failed" else matter.text
     return replace(matter, hint=hint, room="incidents", text=text)
 
 
