@@ -112,7 +112,7 @@ async def test_the_evidence_of_a_hang_is_opened_and_the_logs_are_found_again(
     folder.mkdir(parents=True)
     (folder / "dossier.json").write_text('{"subject": "a hang"}\n')
     (folder / "kernel.txt").write_text(f"the kernel says {EVIL}\n")
-    hang = {"id": "w1", "kind": "stopped", "severity": "error", "title": EVIL, "folder": str(folder)}
+    hang: dict[str, Any] = {"id": "w1", "kind": "stopped", "severity": "error", "title": EVIL, "folder": str(folder)}
     hang |= {"evidence": [{"what": f"state T {number}"} for number in range(10)]}
     hang["remedies"] = [{"words": f"the evidence is in {folder}", "action": "evidence"}]
     with EventLog(run.events_file) as log:

@@ -319,7 +319,7 @@ def test_the_op_reads_runs_on_and_says_what_a_later_run_got_past(tmp_path: Path)
     assert found["runs"][0] == later.run_id
 
 
-HANG = {
+HANG: dict[str, Any] = {
     "id": "w1",
     "kind": "stopped",
     "severity": "error",
@@ -353,7 +353,7 @@ def test_a_hang_stands_until_its_attempt_has_ended_and_its_end_is_no_crash() -> 
 
 def test_a_stage_that_failed_while_it_hung_has_the_evidence_of_the_watchdog() -> None:
     for error, code, kind in (("stopped by the watchdog: it hung", 4, "given-up"), ("not ready in 600 s", 1, "failed")):
-        facts = {"status": "failed", "error": error, "exit_code": code}
+        facts = {"status": "failed", "error": error, "exit_code": code, "remedy": "see eagle3ops incidents x says more"}
         told = {one.kind: one for one in incidents_of(record(*HUNG, ENDED, ("stage", "generate", facts)), 2000.0)}
         assert set(told) == {kind, "stopped"}
         assert told["stopped"].over
@@ -361,6 +361,7 @@ def test_a_stage_that_failed_while_it_hung_has_the_evidence_of_the_watchdog() ->
         assert [one.what for one in told[kind].evidence[1:3]] == ["the watchdog: generate: stopped", "state T"]
         assert (told[kind].explanation, told[kind].folder) == ("A signal did.", "/r/i-1")
         assert told[kind].remedies[0].action == "evidence"
+        assert ("eagle3ops incidents x" in {one.command for one in told[kind].remedies}) == (kind == "failed")
 
 
 def test_the_title_of_a_failure_names_its_root_cause() -> None:

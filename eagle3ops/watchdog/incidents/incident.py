@@ -125,7 +125,7 @@ def _remedies(value: object) -> list[Remedy]:
 
 
 _COMMAND = re.compile(
-    r"(?:^|(?<=[\s(]))(eagle3ops\s[^,;()]+?)(?=\s*(?:$|[,;()]|\bfirst\b|\bshows\b|\bdoes\b|\bthen\b))"
+    r"(?:^|(?<=[\s(]))(eagle3ops\s[^,;()]+?)(?=\s*(?:$|[,;()]|\bfirst\b|\bshows\b|\bsays\b|\bdoes\b|\bthen\b))"
 )
 
 

@@ -101,8 +101,10 @@ def _failures(record: Record, now: float) -> list[Incident]:
         evidence += [_told(one, record) for one in record.ended_badly if one.stage == stage and began <= one.ts <= ts]
         # Taken up again, it is not known yet whether that mends it; but nobody has to do anything about it now.
         over = record.mended.get(stage, 0.0) > ts or (record.begun.get(stage, 0.0) > ts and record.alive)
-        does = fix_of(facts.get("root")) or (hung.remedies if hung is not None else ())
+        does = (*fix_of(facts.get("root")), *(hung.remedies if hung is not None else ()))
         failed = cause(facts.get("root")) or error
+        # Where the evidence is says the watchdog already.
+        said = "" if hung is not None and kind == "given-up" else _text(facts.get("remedy"))
         found[key] = Incident(
             id=key,
             kind=kind,
@@ -116,7 +118,7 @@ def _failures(record: Record, now: float) -> list[Incident]:
             count=before.count + 1 if before else 1,
             explanation=explained(facts.get("root"), why),
             evidence=tuple(evidence[:MOST]),
-            remedies=(*does, *_remedies(record, _text(facts.get("remedy")), kind))[:MOST],
+            remedies=(*does, *_remedies(record, said, kind))[:MOST],
             folder=hung.folder if hung is not None else "",
         )
     return list(found.values())
