@@ -55,6 +55,11 @@ class LogPlaces(LogReading):
         view.show(document, 0)
         self._first_look(document, place)
 
+    def _leave_evidence(self) -> None:
+        """Back to the logs; which one is opened, their list says."""
+        self._evidence, self._sizes, self._document = "", {}, None
+        self._watch()
+
     def _listed(self, which: Which) -> None:
         """Mark in the list what is shown."""
         raise NotImplementedError
@@ -94,6 +99,9 @@ class LogPlaces(LogReading):
     async def action_merge(self) -> None:
         """All logs as one, in order of time; or the log of this line by itself. The line stays."""
         document = self._document
+        if self._evidence:
+            self._leave_evidence()
+            return
         if document is None or (len(self._sizes) < 2 and not document.which.merged):
             self.notify("There is only one log.", severity="warning")
             return
@@ -140,7 +148,7 @@ class LogPlaces(LogReading):
             self.notify("Ranks are numbers such as 0,3-5; roles are parts of names of logs.", severity="warning")
             return
         self._typed["part"], self._part = typed, part
-        if self._document is not None and (part.roles or self._document.which.merged):
+        if self._document is not None and not self._evidence and (part.roles or self._document.which.merged):
             self._open(self._merged())
         else:
             self._apply_filter()

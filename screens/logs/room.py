@@ -233,9 +233,7 @@ class Logs(LogPlaces):
     def _selected(self, event: OptionList.OptionSelected) -> None:
         chosen = event.option.id
         if chosen == BACK:
-            # Which log is opened then, their list says.
-            self._evidence, self._sizes, self._document = "", {}, None
-            self._watch()
+            self._leave_evidence()
         elif chosen is not None:
             self._open_whole(self._merged() if chosen == ALL else Which.one(chosen))
         if chosen is not None:
