@@ -344,7 +344,7 @@ def test_a_hang_stands_until_its_attempt_has_ended_and_its_end_is_no_crash() -> 
     restarted = record(*HUNG, ENDED, ("remedy", "generate", restart), again, alive=True, status="running")
     (over,) = incidents_of(restarted, 1070.0)
     assert over.over
-    assert over.evidence[-1].what == "the watchdog did: ended and started again: restart 1 of 1 for this fault"
+    assert over.evidence[-1].what == "the watchdog: ended and started again: restart 1 of 1 for this fault"
     assert [one.action for one in over.remedies] == ["evidence"]
     # What ends by a signal in the next attempt is another thing.
     died = record(*HUNG, ENDED, again, ENDED, alive=True, status="running")

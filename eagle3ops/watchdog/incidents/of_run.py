@@ -59,7 +59,7 @@ def _written(record: Record, now: float) -> list[Incident]:
     for ts, stage, data in record.incidents.values():
         told = from_json(data, run=record.run, stage=stage, ts=ts)
         if told is not None:
-            done = [f"the watchdog did: {words}" for words in record.done.get(told.id, ())]
+            done = [f"the watchdog: {words}" for words in record.done.get(told.id, ())]
             evidence = (*told.evidence[: MOST - len(done)], *map(Evidence, done))
             # What hung is gone with its attempt; how that ended, or what the next one meets, is told of by itself.
             over = told.over or (_number(record.stages.get(told.stage, {}).get("ts")) or 0.0) > ts
