@@ -62,7 +62,11 @@ def _written(record: Record, now: float) -> list[Incident]:
             done = [f"the watchdog: {words}" for words in record.done.get(told.id, ())]
             evidence = (*told.evidence[: MOST - len(done)], *map(Evidence, done))
             # What hung is gone with its attempt; how that ended, or what the next one meets, is told of by itself.
-            over = told.over or (_number(record.stages.get(told.stage, {}).get("ts")) or 0.0) > ts
+            ended = [
+                _number(record.stages.get(told.stage, {}).get("ts")) or 0.0,
+                *(end for end, _, _ in record.endings),
+            ]
+            over = told.over or max(ended) > ts
             remedies = told.remedies if over else (*told.remedies, *_now(record))[:MOST]
             found.append(replace(told, over=over, evidence=evidence, remedies=remedies))
     return found
@@ -87,10 +91,15 @@ def _failures(record: Record, now: float) -> list[Incident]:
         root = root_evidence(facts.get("root"))
         hung = _hung(record, stage, began, ts)
         evidence = [root] if root is not None else []
-        evidence.append(Evidence(f"{stage}: {error or 'failed'}", log, end.offset if end else None))
-        if hung is not None:
-            evidence += [Evidence(f"the watchdog: {hung.title}"), *hung.evidence[:6]]
-            why = hung.explanation or why
+        said = Evidence(f"{stage}: {error or 'failed'}", log, end.offset if end else None)
+        if hung is None:
+            evidence.append(said)
+        else:
+            # Of a stage that was given up the watchdog's words are all that it says itself.
+            gave = kind == "given-up"
+            shown = [] if gave else [said, Evidence(f"the watchdog: {hung.title}")]
+            evidence += [*shown, *hung.evidence[:7], *([said] if gave else [])]
+            why = f"{hung.explanation} {why}".strip()
         if root is None and end is not None and end.line and plain(end.line) not in plain(error):
             evidence.append(Evidence(f"the log says: {end.line}", log, end.offset))
         if signal or facts.get("process_exit") is not None:
@@ -104,7 +113,7 @@ def _failures(record: Record, now: float) -> list[Incident]:
         does = (*fix_of(facts.get("root")), *(hung.remedies if hung is not None else ()))
         failed = cause(facts.get("root")) or error
         # Where the evidence is says the watchdog already.
-        said = "" if hung is not None and kind == "given-up" else _text(facts.get("remedy"))
+        remedy = "" if hung is not None and kind == "given-up" else _text(facts.get("remedy"))
         found[key] = Incident(
             id=key,
             kind=kind,
@@ -118,7 +127,7 @@ def _failures(record: Record, now: float) -> list[Incident]:
             count=before.count + 1 if before else 1,
             explanation=explained(facts.get("root"), why),
             evidence=tuple(evidence[:MOST]),
-            remedies=(*does, *_remedies(record, said, kind))[:MOST],
+            remedies=(*does, *_remedies(record, remedy, kind))[:MOST],
             folder=hung.folder if hung is not None else "",
         )
     return list(found.values())
