@@ -38,7 +38,7 @@ LOW = 34
 NARROW = 100
 """On one of fewer columns likewise."""
 ASK_S = 10.0
-"""Between two questions for what others found out, incidents and drafters, while runs change ..."""
+"""Between two questions for drafters, while runs change ..."""
 ASK_AGAIN_S = 60.0
 """... and while they do not: the host reads many files to answer."""
 EAGER_S = 0.02
@@ -106,7 +106,7 @@ class Overview(RunDeeds):
         self._matter: str | None = None
         """Key of the matter that the cursor is on."""
         self._others: list[str] = []
-        self._answers: dict[str, dict[str, Any]] = {}
+        self._drafters: dict[str, Any] = {}
         self._asked_at = float("-inf")
         self._asked_of: list[RunRow] | None = None
 
@@ -154,7 +154,7 @@ class Overview(RunDeeds):
         due = asked > ASK_AGAIN_S or (asked > ASK_S and self.runs.rows != self._asked_of)
         if due and self.runs.rows and self.runs.link.state.kind == "connected":
             self._asked_at, self._asked_of = now, self.runs.rows
-            self._ask_others()
+            self._ask_drafters()
 
     def _look_at_runs(self, now: float, low: bool) -> None:
         """Paint the panes about runs, each only for what stands on it.
@@ -177,7 +177,7 @@ class Overview(RunDeeds):
         tail = detail.tail if detail is not None else []
         self._paint("#events", (runs.selected, len(tail), tail[-1] if tail else None), self._events)
         machine = self.console.feed.machine.version // 4
-        answers = (id(self._answers), self.console.incidents.version)
+        answers = (id(self._drafters), self.console.incidents.version)
         waits = (runs.rows, *state, int(now / 2), machine, answers, self._matter, self._deciding)
         self._paint("#waiting", waits, self._waiting)
 
@@ -271,8 +271,7 @@ class Overview(RunDeeds):
         snapshot = feed.machine.snapshot
         # What is wrong with the machine is seen in its sample.
         incidents = [one for one in self.console.incidents.open if one.run]
-        drafters = self._answers.get("drafters.list")
-        self._matters = matters(runs.rows, runs.detail, snapshot, incidents, drafters, self.console.clock())
+        self._matters = matters(runs.rows, runs.detail, snapshot, incidents, self._drafters, self.console.clock())
         keys = [matter.key for matter in self._matters]
         if self._matter not in keys:
             self._matter = keys[0] if keys else None
@@ -285,15 +284,16 @@ class Overview(RunDeeds):
         if moved and isinstance(pane, Pane):
             pane.reveal()
 
-    @work(exclusive=True, group="others", exit_on_error=False)
-    async def _ask_others(self) -> None:
+    @work(exclusive=True, group="drafters", exit_on_error=False)
+    async def _ask_drafters(self) -> None:
         """What drafters there are, where the host can say."""
         hello = self.runs.link.hello
         if hello is None or "drafters.list" not in hello.ops:
             return
         # Their own room says why they cannot be read; here the last answer stays.
         with suppress(Eagle3opsError):
-            self._answers = {"drafters.list": await self.runs.ask("drafters.list")}
+            if (found := await self.runs.ask("drafters.list")) != self._drafters:
+                self._drafters = found
 
     @work(exclusive=True, group="hosts", exit_on_error=False)
     async def _read_hosts(self) -> None:
@@ -357,8 +357,8 @@ class Overview(RunDeeds):
         here = self.runs.link.name
         chosen = await self.app.push_screen_wait(Hosts(here))
         if chosen is not None and chosen != here:
-            self.workers.cancel_group(self, "others")
+            self.workers.cancel_group(self, "drafters")
             await self.app.switch_host(chosen)  # type: ignore[attr-defined]
             self._painted.clear()
-            self._answers, self._asked_at, self._matters = {}, float("-inf"), []
+            self._drafters, self._asked_at, self._matters = {}, float("-inf"), []
             self._read_hosts()
