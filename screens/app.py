@@ -315,14 +315,19 @@ class ConsoleApp(App[int]):
     def _run_ended(self, row: RunRow) -> None:
         """A run that was seen going on has ended."""
         self._ended.append(row.run_id)
+        self._tell_ended(row)
+        self._call_user(row)
+
+    @work(exit_on_error=False)
+    async def _tell_ended(self, row: RunRow) -> None:
         severity = "information" if row.status in GOOD else "error" if row.status != "cancelled" else "warning"
         told = row.status
         if row.status not in GOOD and row.status != "cancelled":
-            why = row.cause.removeprefix(f"{row.status}: ")
+            why = await self.incidents.why_failed(row.run_id) if row.status == "failed" else ""
+            why = why or row.cause.removeprefix(f"{row.status}: ")
             told += f": {why[:CAUSE_CUT]}" if why else ""
             told += "\n5 opens Incidents." if self.current_mode != "incidents" else ""
         self.notify(told, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
-        self._call_user(row)
 
     def _incident_came(self, incident: Incident) -> None:
         if incident.kind == "silent" and incident.run:
