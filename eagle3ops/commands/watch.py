@@ -138,7 +138,6 @@ class _OneStage:
     def __init__(self, finder: RunFinder, stage: str) -> None:
         self._finder, self._stage = finder, stage
         self._gone = 0
-        self._progress_at = time.monotonic()
 
     def __call__(self) -> Subject:
         subject = self._finder()
@@ -150,14 +149,7 @@ class _OneStage:
         return self._finder.over() or self._gone >= 2
 
     def progress(self) -> list[tuple[str, float]]:
-        told = self._finder.progress()
-        if told:
-            self._progress_at = time.monotonic()
-        return told
-
-    def quiet(self) -> bool:
-        """Has the stage reported no progress for a while?"""
-        return time.monotonic() - self._progress_at > QUIET_S
+        return self._finder.progress()
 
 
 async def _aside(work: Callable[[], T]) -> T:
