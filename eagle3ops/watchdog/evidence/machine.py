@@ -24,7 +24,7 @@ _FULL = 0.99
 MOST_SEGMENTS = 200
 
 _TELLING = re.compile(
-    r"NVRM: Xid|oom-kill|Out of memory: Killed|Memory cgroup out of memory|blocked for more than|hung_task"
+    r"NVRM: Xid|oom-kill:|Out of memory: Killed|Memory cgroup out of memory|blocked for more than|hung_task"
     r"|nfs: server .* not responding|I/O error|segfault|soft lockup|fallen off the bus|EDAC|mce:",
     re.IGNORECASE,
 )
