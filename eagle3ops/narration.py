@@ -59,7 +59,9 @@ def lines(event: Event) -> list[str]:
         found += [f"    {plain(words)}" for words in (data.get("explanation"),) if words]
         remedies = data.get("remedies")
         told = [one.get("words") for one in remedies if isinstance(one, Mapping)] if isinstance(remedies, list) else []
-        found += [f"    -> {plain(words)}" for words in told if words and not str(words).startswith("the evidence is in")]
+        found += [
+            f"    -> {plain(words)}" for words in told if words and not str(words).startswith("the evidence is in")
+        ]
     if event.kind == "remedy" and data.get("evidence"):
         found.append(f"    the evidence is in {plain(data['evidence'])}")
     return found

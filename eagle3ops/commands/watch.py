@@ -124,7 +124,9 @@ async def _watch_run(asked: Asked, run: Path, stage: str) -> int:
         if subject.processes:
             seen = True
             one = _OneStage(finder, subject.stage)
-            code = await _guard(asked, one, subject, asked.evidence or run / "artifacts", expect="any", may_ask=finder.quiet)
+            code = await _guard(
+                asked, one, subject, asked.evidence or run / "artifacts", expect="any", may_ask=finder.quiet
+            )
         else:
             await asyncio.sleep(0.5)
         subject, over = await _aside(lambda: (finder(), finder.over()))
@@ -217,7 +219,9 @@ class _Report:
         if subject.url:
             self.say(f"  asked at {subject.url}")
         elif subject.run_dir is None and not quiet_counts:
-            self.say("  that it is quiet is no fault, unless its log says what it is at; --deadline working=SECONDS makes it one")
+            self.say(
+                "  that it is quiet is no fault, unless its log says what it is at; --deadline working=SECONDS makes it one"
+            )
 
     def say(self, words: str) -> None:
         """For people, whatever the output is."""

@@ -28,6 +28,7 @@ from eagle3ops.watchdog.judge.deadlines import Deadlines
 from eagle3ops.watchdog.judge.watch import Watch
 from eagle3ops.watchdog.state import Subject
 
+
 def main() -> int:
     """Watch the attempt named on the command line until it has ended."""
     run, stage = RunDirectory(Path(sys.argv[1])), sys.argv[2]

@@ -353,7 +353,9 @@ def _killed(pid: int, group: str = "/other", at: int = 100) -> list[str]:
         pytest.param(["[100.0] python3[8]: segfault at 0 ip 0 sp 0 error 4 in libc.so.6"], 0, id="a crash of another"),
         pytest.param(["[100.0] watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:7]"], 1, id="a lockup"),
         pytest.param(["[100.0] nfs: server a not responding, still trying"], 1, id="names nobody"),
-        pytest.param(["[100.0] NVRM: Xid (PCI:0000:19:00): 79, pid='<unknown>', GPU has fallen off the bus"], 1, id="xid"),
+        pytest.param(
+            ["[100.0] NVRM: Xid (PCI:0000:19:00): 79, pid='<unknown>', GPU has fallen off the bus"], 1, id="xid"
+        ),
     ],
 )
 def test_what_the_kernel_says_of_others_is_no_evidence(
