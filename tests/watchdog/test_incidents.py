@@ -205,7 +205,6 @@ def test_what_was_given_up_shows_why_it_hung_without_asking_for_what_is_over() -
         ("stage", "train", {"status": "running"}),
         ("incident", "train", hung),
         ("remedy", "train", {"incident": "x", "step": "give_up", "why": "nothing is left"}),
-        ("incident", "train", {**hung, "severity": "info", "over": True}),
         ("stage", "train", {"status": "failed", "exit_code": 4, "error": "stopped by the watchdog"}),
     ]
     (one,) = (one for one in incidents_of(record(*events, status="failed"), 2000.0) if not one.over)
@@ -213,6 +212,17 @@ def test_what_was_given_up_shows_why_it_hung_without_asking_for_what_is_over() -
     assert one.explanation.startswith("No CPU. It hung")
     assert one.evidence[0].what == "rank 2 is the odd one"
     assert [each.words for each in one.remedies][:2] == ["See the stacks.", "take the run up again where it stopped"]
+
+
+def test_what_hung_is_over_with_its_attempt_although_its_guard_did_not_say_so() -> None:
+    events: list[tuple[str, str | None, dict[str, Any]]] = [
+        ("stage", "train", {"status": "running"}),
+        ("incident", "train", {"id": "x", "title": "nothing moves", "severity": "error"}),
+    ]
+    assert not incidents_of(record(*events, alive=True), 2000.0)[0].over
+    assert incidents_of(record(*events, alive=False), 2000.0)[0].over
+    again: list[tuple[str, str | None, dict[str, Any]]] = [*events, ("stage", "train", {"status": "running"})]
+    assert incidents_of(record(*again, alive=True), 2000.0)[0].over
 
 
 @settings(max_examples=60)

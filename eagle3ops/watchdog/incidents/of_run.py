@@ -54,15 +54,16 @@ def incidents_of(record: Record, now: float) -> list[Incident]:
 
 
 def _written(record: Record, now: float) -> list[Incident]:
-    """Those that the watchdog, or a stage, wrote down as such."""
+    """Those that the watchdog wrote down as such."""
     found = []
     for ts, stage, data in record.incidents.values():
         told = from_json(data, run=record.run, stage=stage, ts=ts)
         if told is not None:
-            mended = record.mended.get(told.stage, 0.0) > ts
+            # It is about processes that are gone with the attempt at the stage, whether or not its guard lived to say so.
+            gone = not record.alive or max(record.mended.get(stage, 0.0), record.begun.get(stage, 0.0)) > ts
             done = [f"what was done: {words}" for words in record.done.get(told.id, ())]
             evidence = (*told.evidence[: MOST - len(done)], *map(Evidence, done))
-            found.append(replace(told, over=told.over or mended, evidence=evidence))
+            found.append(replace(told, over=told.over or gone, evidence=evidence))
     return found
 
 
