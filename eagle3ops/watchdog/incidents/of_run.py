@@ -60,7 +60,8 @@ def _written(record: Record, now: float) -> list[Incident]:
         told = from_json(data, run=record.run, stage=stage, ts=ts)
         if told is not None:
             # It is about processes that are gone with the attempt at the stage, whether or not its guard lived to say so.
-            gone = not record.alive or max(record.mended.get(stage, 0.0), record.begun.get(stage, 0.0)) > ts
+            later = [ended for ended, _, _ in record.endings]
+            gone = max(record.mended.get(stage, 0.0), record.begun.get(stage, 0.0), *later) > ts
             done = [f"what was done: {words}" for words in record.done.get(told.id, ())]
             evidence = (*told.evidence[: MOST - len(done)], *map(Evidence, done))
             found.append(replace(told, over=told.over or gone, evidence=evidence))
