@@ -206,6 +206,7 @@ def test_what_was_given_up_shows_why_it_hung_without_asking_for_what_is_over() -
         ("incident", "train", hung),
         ("remedy", "train", {"incident": "x", "step": "give_up", "why": "nothing is left"}),
         ("stage", "train", {"status": "failed", "exit_code": 4, "error": "stopped by the watchdog"}),
+        ("run", None, {"status": "failed", "exit_code": 4, "cause": "train: stopped by the watchdog"}),
     ]
     (one,) = (one for one in incidents_of(record(*events, status="failed"), 2000.0) if not one.over)
     assert one.kind == "given-up"

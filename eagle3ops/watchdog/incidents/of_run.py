@@ -59,7 +59,7 @@ def _written(record: Record, now: float) -> list[Incident]:
     for ts, stage, data in record.incidents.values():
         told = from_json(data, run=record.run, stage=stage, ts=ts)
         if told is not None:
-            # It is about processes that are gone with the attempt at the stage, whether or not its guard lived to say so.
+            # Its processes are gone with the attempt at the stage, whether or not its guard lived to say so.
             later = [ended for ended, _, _ in record.endings]
             gone = max(record.mended.get(stage, 0.0), record.begun.get(stage, 0.0), *later) > ts
             done = [f"what was done: {words}" for words in record.done.get(told.id, ())]
