@@ -50,6 +50,7 @@ def main() -> int:
 async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
     pipeline = load_pipeline(run.spec_file, load_registry().specs())
     find = RunFinder(run.path, stage)
+    finder = AttemptFinder(find, attempt)
     given = {str(phase): seconds for phase, seconds in pipeline.watchdog.deadlines.items()}
     deadlines = Deadlines.load(locations.state_folder() / "deadlines.json", given=given, job=stage)
     with run.events() as events:
@@ -62,7 +63,7 @@ async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
                 work.cancel()
 
         guard = Guard(
-            AttemptFinder(find, attempt),
+            finder,
             Watch(f"stage {stage}", deadlines=deadlines, expect="any"),
             (lambda url: Prober(url, may_ask=find.quiet)) if pipeline.watchdog.probe else None,
             Tails(()),
