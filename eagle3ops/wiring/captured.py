@@ -33,9 +33,10 @@ class Rule:
     ids: str
     default: str
     embedding: dict[str, str]
-    """By version; `*` stands for any."""
-    last: str
-    beyond: str
+    """What becomes of capture index 0, by version; `*` stands for any."""
+    last: dict[str, str]
+    beyond: dict[str, str]
+    twice: dict[str, str]
     keys: tuple[str, ...]
     ordered: bool
     source: str
@@ -55,12 +56,13 @@ class Rule:
             version is not None and any(Version(each).release == version.release for each in self.versions)
         )
 
-    def of_embedding(self, version: Version | None) -> str:
-        """What becomes of capture index 0."""
-        if "*" in self.embedding:
-            return self.embedding["*"]
-        exact = version and next((v for k, v in self.embedding.items() if Version(k).release == version.release), None)
-        return exact or "unknown"
+
+def _of(fates: dict[str, str], version: Version | None) -> str:
+    """What becomes of an index in a version; between two that were read and differ, whether it is captured at all."""
+    if "*" in fates:
+        return fates["*"]
+    exact = version and next((v for k, v in fates.items() if Version(k).release == version.release), None)
+    return exact or ("unknown" if {"captured", "unknown"} & set(fates.values()) else "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +93,20 @@ def rules() -> tuple[Rule, ...]:
 
 
 def _rule(data: dict[str, Any]) -> Rule:
-    embedding = data["embedding"]
+    def fates(name: str, otherwise: str) -> dict[str, str]:
+        told = data.get(name, otherwise)
+        return told if isinstance(told, dict) else {"*": told}
+
     return Rule(
         engine=data["engine"],
         versions=tuple(data["versions"]),
         classes=frozenset(data["classes"]),
         ids=data["ids"],
         default=data.get("default", "thirds"),
-        embedding=embedding if isinstance(embedding, dict) else {"*": embedding},
-        last=data["last"],
-        beyond=data.get("beyond", "dropped"),
+        embedding=fates("embedding", "unknown"),
+        last=fates("last", "unknown"),
+        beyond=fates("beyond", "dropped"),
+        twice=fates("twice", "dropped"),
         keys=tuple(data["keys"]),
         ordered=data.get("ordered", False),
         source=data["source"],
@@ -124,7 +130,9 @@ def find_rule(engine: str, version: str | None, model_class: str) -> tuple[Rule,
             f"how {engine} counts layers depends on its version",
             remedy=f"say --engine-version; known: {', '.join(read)}",
         )
-    of_class = [rule for rule in of_engine if rule.classes & {model_class, "*"}]
+    of_class = [rule for rule in of_engine if model_class in rule.classes] or [
+        rule for rule in of_engine if "*" in rule.classes
+    ]
     if not of_class:
         raise RequestError(
             f"how {engine} {version or ''} counts the layers of {model_class!r} is not known".replace("  ", " "),
@@ -247,18 +255,22 @@ def _indices(rule: Rule, ids: list[int], num_layers: int, notes: list[str]) -> l
 
 def _kept(rule: Rule, version: Version | None, indices: list[int], num_layers: int, notes: list[str]) -> list[int]:
     """The boundaries among the capture indices that come out, in the order in which they do."""
+    if rule.ids == "nowhere":
+        notes.append("error: the decoder never looks where the ids are set, which makes the engine fail")
     kept: list[int] = []
-    for index in indices if rule.ordered else sorted(indices):
+    for index in [] if rule.ids == "nowhere" else indices if rule.ordered else sorted(indices):
         if index in kept:
-            notes.append(f"{AuxLayers.describe(index, num_layers)} is named twice and captured once")
+            fails = _of(rule.twice, version) == "fails"
+            named = f"{AuxLayers.describe(index, num_layers)} is named twice and captured once"
+            notes.append(f"error: {named}, which makes the engine fail" if fails else named)
             continue
         what = "captured"
         if not 0 <= index <= num_layers:
-            what = rule.beyond
+            what = _of(rule.beyond, version)
         elif index == 0:
-            what = rule.of_embedding(version)
+            what = _of(rule.embedding, version)
         elif index == num_layers:
-            what = rule.last
+            what = _of(rule.last, version)
         name = (
             AuxLayers.describe(index, num_layers)
             if 0 <= index <= num_layers
@@ -270,6 +282,10 @@ def _kept(rule: Rule, version: Version | None, indices: list[int], num_layers: i
             notes.append(f"{name} is dropped without a word")
         elif what == "fails":
             notes.append(f"error: {name} makes the engine fail")
+        elif what == "lost":
+            notes.append(
+                f"error: {name} is dropped without a word or makes the engine fail, which depends on the version"
+            )
         else:
             kept.append(index)
             notes.append(f"{name}: whether it is captured was never seen here; measure it")
