@@ -7,6 +7,7 @@ known stands in `assets/aux_layers.toml`, each rule with its source; what is not
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -136,8 +137,8 @@ def find_rule(engine: str, version: str | None, model_class: str) -> tuple[Rule,
     if not of_class:
         raise RequestError(
             f"how {engine} {version or ''} counts the layers of {model_class!r} is not known".replace("  ", " "),
-            remedy="it may not support EAGLE-3 for this class; if it does, measure the wiring rather than guess: "
-            "eagle3ops --job verify. Known: " + ", ".join(sorted({one for rule in of_engine for one in rule.classes})),
+            remedy=f"eagle3ops supports says whether it has EAGLE-3 for this class; if so, measure the wiring: "
+            f"eagle3ops --job verify.{_near(model_class, of_engine)}",
         )
     found = [rule for rule in of_class if rule.meets(parsed)]
     if len(found) != 1:
@@ -147,6 +148,12 @@ def find_rule(engine: str, version: str | None, model_class: str) -> tuple[Rule,
             remedy="use a version that was read, or measure the wiring: eagle3ops --job verify",
         )
     return found[0], parsed
+
+
+def _near(model_class: str, of_engine: list[Rule]) -> str:
+    known = sorted({one for rule in of_engine for one in rule.classes})
+    near = get_close_matches(model_class, known, 5, 0.6)
+    return f" Known names like it: {', '.join(near)}" if near else ""
 
 
 def _version(engine: str, text: str | None) -> Version | None:
@@ -186,13 +193,13 @@ def captured(
     rule, parsed = find_rule(engine, version, model_class)
     notes: list[str] = []
     if not rule.read_in(parsed):
-        notes.append(f"{engine} {version} itself was not read; {' and '.join(rule.versions)} were, and agree")
+        notes.append(f"{engine} {version} itself was not read; {' and '.join(rule.versions)} were, and count alike")
     heard = _heard(rule, ids, key_at, runner, notes)
     indices = _default(rule, num_layers, notes) if heard is None else _indices(rule, heard, num_layers, notes)
     boundary = _kept(rule, parsed, indices, num_layers, notes)
     if rule.engine == "vllm":
         notes.append(
-            "whether vLLM supports EAGLE-3 for this class at all is another question: it then refuses to start"
+            "whether vLLM has EAGLE-3 for this class at all, eagle3ops supports tells: without it does not start"
         )
     if not boundary:
         notes.append("error: nothing is captured, so there is nothing to feed the drafter with")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import DRAFT, DRAFT_IDS, INPUTS, OUTPUTS, VOCAB, H, Made, good, layer
+from checkpoints import DRAFT, DRAFT_IDS, INPUTS, OUTPUTS, VOCAB, H, Made, good, latent, layer, normed_heads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -194,6 +194,53 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "an embedding of its own, on SGLang": (SG14, tensor("embed_tokens.weight", floats(VOCAB, H)), "embedding-differs"),
     "another vocabulary": (SG14, target(vocab_size=VOCAB + 14), "vocab-differs"),
     "a wider target": (SG14, target(hidden_size=2 * H), "hidden-differs"),
+    "other boundaries, nested, on vLLM": (VLLM, both(without(IDS), nested([3, 5, 8])), "ids-not-read"),
+    "a switch inside eagle_config": (
+        SG23, config(eagle_config={IDS: OUTPUTS, "norm_output": True}), "switch-not-read",
+    ),
+    "the whole vocabulary with a mapping, on vLLM": (
+        VLLM,
+        both(config(draft_vocab_size=VOCAB), tensor("lm_head.weight", floats(VOCAB, H)),
+             tensor("d2t", np.zeros(VOCAB, dtype=np.int64)), drop("t2d")),
+        "d2t-unwanted",
+    ),
+    "a head that the target's replaces": (
+        SG14,
+        both(config(draft_vocab_size=None), tensor("lm_head.weight", floats(VOCAB, H)), drop("d2t", "t2d")),
+        "head-replaced",
+    ),
+    "ids that the decoder never hears of": (
+        SG14, target(architectures=["Qwen3_5ForConditionalGeneration"]), "ids-fail",
+    ),
+    "an id twice, where states are counted": (
+        SG23, both(target(architectures=["DeepseekV3ForCausalLM"]), latent, nested([1, 5, 5])), "ids-fail",
+    ),
+    "MLA: no rank of the query, on SGLang": (SG14, both(latent, config(q_lora_rank=None)), "size-wrong"),
+    "MLA: no rank of the key": (VLLM, both(latent, without("kv_lora_rank")), "size-wrong"),
+    "MLA: two layers on SGLang": (SG23, both(latent, config(num_hidden_layers=2)), "layers-many"),
+    "MLA: a missing norm": (VLLM, both(latent, drop("layers.0.self_attn.kv_a_layernorm.weight")), "tensor-missing"),
+    "MLA: attention like Llama's": (
+        SG14, both(latent, tensor("layers.0.self_attn.q_proj.weight", floats(16, 2 * H))), "tensor-unknown",
+    ),
+    "MLA: half as wide": (
+        SG23, both(latent, tensor("layers.0.self_attn.kv_a_proj_with_mqa.weight", floats(7, H))), "tensor-shape",
+    ),
+    "MLA: a prefix that SGLang takes elsewhere": (
+        SG14, both(latent, tensor("model.norm.weight", floats(H))), "tensor-unknown",
+    ),
+    "MLA: fc normed": (
+        SG23, both(latent, config(norm_before_fc=True), tensor("input_norm.weight", floats(3 * H))), "fc-not-normed",
+    ),
+    "MLA: the number of states, which SGLang does not read": (
+        SG23,
+        both(latent, config(num_aux_hidden_states=4), tensor("fc.weight", floats(H, 4 * H))),
+        "fc-width",
+    ),
+    "Qwen3: a missing norm of a head": (
+        VLLM, both(normed_heads, drop("layers.0.self_attn.k_norm.weight")), "tensor-missing",
+    ),
+    "Qwen3 on SGLang": (SG23, normed_heads, "architecture-unknown"),
+    "drafts in parallel": (VLLM, config(architectures=["PeagleLlamaForCausalLM"]), "architecture-unchecked"),
     "a target with latent attention": (
         SG14, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=8), "attention-backend",
     ),
@@ -249,6 +296,17 @@ def second(made: Made) -> None:
     made.tensors |= layer(1, H)
 
 
+def headless(made: Made) -> None:
+    """The target's head, as its trainer used it."""
+    full(made)
+    del made.tensors["lm_head.weight"]
+
+
+def speculators_like_qwen3(made: Made) -> None:
+    normed_heads(made)
+    speculators(made)
+
+
 RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
     "SpecForge for SGLang": (SG14, midlayer),
     "for a newer SGLang": (SG23, midlayer),
@@ -264,6 +322,32 @@ RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
     "two layers": (VLLM, second),
     "our own": (OURS, midlayer),
     "our own on SGLang between two versions": (("sglang", "0.5.18"), midlayer),
+    "MLA on SGLang": (SG14, both(latent, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=5))),
+    "MLA on a newer SGLang": (SG23, both(latent, midlayer, without("draft_vocab_size"), full)),
+    "MLA on vLLM": (VLLM, latent),
+    "MLA with a plain query, on vLLM": (
+        VLLM,
+        both(latent, without("q_lora_rank"), tensor("layers.0.self_attn.q_proj.weight", floats(20, 2 * H)),
+             drop(*(f"layers.0.self_attn.{name}.weight" for name in ("q_a_proj", "q_a_layernorm", "q_b_proj")))),
+    ),
+    "like Qwen3, on vLLM": (VLLM, normed_heads),
+    "like Qwen3, by speculators, on vLLM": (VLLM, speculators_like_qwen3),
+    "the target's head, on vLLM": (VLLM, headless),
+    "the target's head, on SGLang": (SG14, both(headless, config(draft_vocab_size=None))),
+    "an old exporter's frequencies": (SG14, tensor("layers.0.self_attn.rotary_emb.inv_freq", floats(2))),
+    "an old exporter's frequencies, on vLLM": (VLLM, tensor("layers.0.self_attn.rotary_emb.inv_freq", floats(2))),
+    "a window that is off": (SG14, config(sliding_window=4096, use_sliding_window=False)),
+    "biases of the output alone, on vLLM": (
+        VLLM, both(config(bias=True), tensor("layers.0.self_attn.o_proj.bias", floats(H))),
+    ),
+    "Llama 4 on SGLang": (SG14, config(model_type="llama4_text", intermediate_size=7, intermediate_size_mlp=24)),
+    "an embedding beside one for multi-token prediction": (
+        SG14,
+        lambda made: (
+            made.tensors.update({"embed_tokens.weight": made.target_tensors["model.embed_tokens.weight"]}),
+            made.target_tensors.update({"aux.layers.61.embed_tokens.weight": floats(VOCAB, H)}),
+        ),
+    ),
     "Kimi's numbers": (
         ("sglang", "0.5.23"), both(target(architectures=["Qwen3ForCausalLM"]), lambda made: None),
     ),
