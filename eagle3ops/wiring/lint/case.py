@@ -33,6 +33,8 @@ OTHER = {
 }
 """Architectures that the engine has, and whose parameters are not checked one by one."""
 SPECULATORS = frozenset({"Eagle3DraftModel", "Eagle3Speculator"})
+SPECULATORS_OUTER = ("draft_vocab_size", "target_hidden_size", IDS, "fc_norm", "norm_output", "norm_before_fc")
+"""What holds of their outer config, which has a `model_type` and more of its own; `norm_before_residual` as well."""
 
 
 @dataclass(frozen=True, slots=True)
