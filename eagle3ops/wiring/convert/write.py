@@ -15,6 +15,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,12 @@ def write(checkpoint: Checkpoint, meaning: Meaning, target: Target, engine: str,
     if engine != "sglang" and config["draft_vocab_size"] in (None, target.size("vocab_size")):
         meaning = replace(meaning, names=_unmapped(checkpoint.tensors, meaning.names))
     tensors = {_name(new, engine): checkpoint.tensors[old] for new, old in sorted(meaning.names.items())}
-    _write_tensors(out / WEIGHTS, tensors)
+    try:
+        _write_tensors(out / WEIGHTS, tensors)
+    except OSError:
+        with suppress(OSError):
+            (out / WEIGHTS).unlink()
+        raise
     if differ := differences(checkpoint, meaning, read_checkpoint(out), engine):
         raise ConversionRefused(
             f"{out}: was not written as it should be: {', '.join(differ[:5])}", remedy="is the disk full?"

@@ -49,7 +49,7 @@ def architecture(case: Case) -> bool:
             "config.json",
             f"{name} is the form of speculators, with a nested config",
             f"{case.name} does not read it",
-            "convert it to the engine's own form first",
+            f"eagle3ops convert --to {case.engine if case.engine == 'vllm' else 'sglang'}",
         )
     else:
         case.error(
@@ -57,7 +57,7 @@ def architecture(case: Case) -> bool:
             "config.json: architectures",
             f"{case.name} has no drafter class {name!r}",
             "it refuses to start, or loads it as something else",
-            f"it has {', '.join(known)}",
+            f"it has {', '.join(known)}; eagle3ops convert writes the right name, and turns ids that count otherwise",
         )
     return False
 
@@ -427,7 +427,7 @@ def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] 
     read = {"nested": nested, "top": top}
     place = next((key for key in rule.keys if read[key]), None)
     ignored = next((key for key in read if read[key] and key not in rule.keys), None)
-    where = f"config.json: {f'eagle_config.{IDS}' if (place or ignored or 'nested') == 'nested' else IDS}"
+    where = f"config.json: {f'eagle_config.{IDS}' if (place or ignored or rule.keys[0]) == 'nested' else IDS}"
     if place is None and ignored is None:
         fix = "write the ids it was trained with, in this engine's numbers: eagle3ops layers"
         make = case.error if case.engine == "reference" else case.warn
@@ -514,7 +514,8 @@ def _suspect(case: Case, place: str, layers: int, ids: list[int], where: str, bo
             where,
             f"{ids} are everybody's default layers, written as {'inputs' if ids == inputs else 'outputs'} of layers",
             f"{case.name} captures boundaries {list(boundary)} for them{by}, one off from {inputs}",
-            f"write {inputs if ids == outputs else outputs}, if it was trained on boundaries {inputs}",
+            f"write {inputs if ids == outputs else outputs}{' at the top level' if by else ''}, if it was trained on "
+            f"boundaries {inputs}",
         )
         return True
     return False
