@@ -119,6 +119,15 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "gelu": (SG14, config(hidden_act="gelu"), "activation-unknown"),
     "a variant on our engine": (OURS, config(norm_output=True), "switch-unsupported"),
     "rope of no kind": (SG14, config(rope_parameters={"rope_type": "spiral"}), "rope-unknown"),
+    "rope of a list": (SG14, config(rope_parameters={"rope_type": []}), "rope-unknown"),
+    "the config is a pipe": (
+        SG14, file(lambda folder: ((folder / "config.json").unlink(), os.mkfifo(folder / "config.json"))),
+        "config-unreadable",
+    ),
+    "the weights are a pipe": (
+        SG14, file(lambda folder: ((folder / "model.safetensors").unlink(), os.mkfifo(folder / "model.safetensors"))),
+        "weights-missing",
+    ),
     "rope told twice": (SG14, config(rope_theta=5e5), "rope-twice"),
     "rope not told": (SG14, without("rope_theta", "rope_parameters"), "rope-missing"),
     "rope of another target": (SG14, config(rope_theta=5e5, rope_parameters=None), "rope-differs"),
@@ -325,6 +334,7 @@ RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
     "MLA on SGLang": (SG14, both(latent, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=5))),
     "MLA on a newer SGLang": (SG23, both(latent, midlayer, without("draft_vocab_size"), full)),
     "MLA on vLLM": (VLLM, latent),
+    "MLA of a width that is null, on SGLang": (SG23, both(latent, config(target_hidden_size=None))),
     "MLA with a plain query, on vLLM": (
         VLLM,
         both(latent, without("q_lora_rank"), tensor("layers.0.self_attn.q_proj.weight", floats(20, 2 * H)),
@@ -407,6 +417,8 @@ def test_the_command_ends_with_3_where_something_is_wrong(tmp_path: Path) -> Non
     assert subprocess.run(command, capture_output=True).returncode == 2
 
 
+LATENT = good("sglang")
+latent(LATENT)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -416,13 +428,15 @@ JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    changes=st.dictionaries(st.sampled_from(sorted(good("sglang").config)), JSON, max_size=4),
+    changes=st.dictionaries(st.sampled_from(sorted({**good("sglang").config, **LATENT.config})), JSON, max_size=4),
+    family=st.sampled_from([midlayer, latent, normed_heads]),
     engine=st.sampled_from([SG14, VLLM, OURS]),
 )
 def test_any_config_is_read(
-    changes: dict[str, Any], engine: tuple[str, str | None], tmp_path_factory: pytest.TempPathFactory
+    changes: dict[str, Any], family: Change, engine: tuple[str, str | None], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     made = good(engine[0])
+    family(made)
     made.config |= changes
     for finding in lint(*made.write(tmp_path_factory.mktemp("any")), *engine):
         assert finding.what

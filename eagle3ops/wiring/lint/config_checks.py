@@ -83,7 +83,8 @@ def sizes(case: Case) -> None:
         for name in ("num_key_value_heads", "head_dim", "num_hidden_layers", "draft_vocab_size", "q_lora_rank")
         if config.get(name) is not None and whole(config[name]) is None
     ]
-    if "target_hidden_size" in config and whole(config["target_hidden_size"]) is None:
+    null = config.get("target_hidden_size") is None and latent and case.engine == "sglang"
+    if "target_hidden_size" in config and whole(config["target_hidden_size"]) is None and not null:
         bad.append(("target_hidden_size", f"is {config['target_hidden_size']!r}"))
     if bad:
         told = "; ".join(f"{name} {what}" for name, what in bad)
@@ -305,7 +306,7 @@ def rope(case: Case) -> None:
     told = config.get("rope_parameters") or config.get("rope_scaling")
     inner: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
     kind = inner.get("rope_type", inner.get("type", "default"))
-    if kind not in _ROPE:
+    if not isinstance(kind, str) or kind not in _ROPE:
         case.error(
             "rope-unknown",
             "config.json: rope_parameters",
