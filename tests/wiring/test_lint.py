@@ -72,6 +72,11 @@ def write(name: str, text: str) -> Change:
 INDEX = "model.safetensors.index.json"
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def cut(folder: Path) -> None:
     weights = folder / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 100)
@@ -119,14 +124,13 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "gelu": (SG14, config(hidden_act="gelu"), "activation-unknown"),
     "a variant on our engine": (OURS, config(norm_output=True), "switch-unsupported"),
     "rope of no kind": (SG14, config(rope_parameters={"rope_type": "spiral"}), "rope-unknown"),
+    "rope without its factor": (SG14, config(rope_parameters={"rope_type": "yarn"}), "rope-incomplete"),
     "rope of a list": (SG14, config(rope_parameters={"rope_type": []}), "rope-unknown"),
     "the config is a pipe": (
-        SG14, file(lambda folder: ((folder / "config.json").unlink(), os.mkfifo(folder / "config.json"))),
-        "config-unreadable",
+        SG14, file(lambda folder: pipe(folder / "config.json")), "config-unreadable",
     ),
     "the weights are a pipe": (
-        SG14, file(lambda folder: ((folder / "model.safetensors").unlink(), os.mkfifo(folder / "model.safetensors"))),
-        "weights-missing",
+        SG14, file(lambda folder: pipe(folder / "model.safetensors")), "weights-missing",
     ),
     "rope told twice": (SG14, config(rope_theta=5e5), "rope-twice"),
     "rope not told": (SG14, without("rope_theta", "rope_parameters"), "rope-missing"),
@@ -334,6 +338,9 @@ RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
     "MLA on SGLang": (SG14, both(latent, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=5))),
     "MLA on a newer SGLang": (SG23, both(latent, midlayer, without("draft_vocab_size"), full)),
     "MLA on vLLM": (VLLM, latent),
+    "rope as DeepSeek says it": (
+        VLLM, both(latent, config(rope_parameters={"rope_type": "deepseek_yarn", "factor": 4.0})),
+    ),
     "MLA of a width that is null, on SGLang": (SG23, both(latent, config(target_hidden_size=None))),
     "MLA with a plain query, on vLLM": (
         VLLM,

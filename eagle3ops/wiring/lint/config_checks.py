@@ -10,7 +10,11 @@ from eagle3ops.wiring.lint.parameters import Latent, Sizes
 
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_ROPE = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3", "su", "mrope"})
+_ROPE = {
+    "default": (), "linear": ("factor",), "dynamic": (), "yarn": ("factor",), "deepseek_yarn": ("factor",), "longrope": (),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "su": (), "mrope": (), "proportional": (),
+}  # fmt: skip
+"""Types of rotary embedding, with the numbers that each cannot do without."""
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "use_aux_norm", "bias",
              "attention_bias", "mlp_bias", "tie_word_embeddings")  # fmt: skip
 AUTHOR = "ask who trained it, or look into its trainer's config"
@@ -313,6 +317,15 @@ def rope(case: Case) -> None:
             f"is of the unknown type {kind!r}",
             "engines refuse it",
             "write the type it was trained with",
+        )
+        return
+    if lacks := [name for name in _ROPE[kind] if real(inner.get(name)) is None]:
+        case.error(
+            "rope-incomplete",
+            "config.json: rope_parameters",
+            f"is of type {kind} and says no {', '.join(lacks)}",
+            "vLLM fails, and SGLang takes 1 for a factor",
+            "write the numbers it was trained with",
         )
         return
     one, other = real(config.get("rope_theta")), real(inner.get("rope_theta"))
