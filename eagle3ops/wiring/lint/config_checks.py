@@ -11,8 +11,9 @@ from eagle3ops.wiring.lint.parameters import Latent, Sizes
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _ROPE = {
-    "default": (), "linear": ("factor",), "dynamic": (), "yarn": ("factor",), "deepseek_yarn": ("factor",), "longrope": (),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "su": (), "mrope": (), "proportional": (),
+    "default": (), "linear": ("factor",), "dynamic": (), "yarn": ("factor",), "deepseek_yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "longrope": (),
+    "su": (), "mrope": (), "proportional": (),
 }  # fmt: skip
 """Types of rotary embedding, with the numbers that each cannot do without."""
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "use_aux_norm", "bias",
