@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.lint.checkpoint import read_header
 from eagle3ops.wiring.lint.lint import lint
+from eagle3ops.wiring.lint.parameters import Latent, Sizes, parameters
 
 SG14, SG23, VLLM, OURS = ("sglang", "0.5.14"), ("sglang", "0.5.23"), ("vllm", "0.32.0"), ("reference", None)
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -459,3 +461,59 @@ def test_any_header_is_read_or_refused_by_name(junk: bytes, header: dict[str, An
         weights.flush()
         with contextlib.suppress(ValueError):
             assert isinstance(read_header(Path(weights.name)), dict)
+
+
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+PYTHONS = {name: os.environ.get(f"EAGLE3OPS_{name.upper()}_PYTHON") for name in ("sglang", "vllm")}
+SMALL = Sizes(
+    hidden=64, target_hidden=80, intermediate=96, heads=4, kv_heads=2, head_dim=16, layers=1, vocab=128, draft_vocab=64,
+    aux=3,
+)  # fmt: skip
+FAMILY = {
+    "llama": SMALL,
+    "qwen3": replace(SMALL, normed_heads=True),
+    "latent": replace(SMALL, latent=Latent(query_rank=24, key_rank=16, plain=12, rotary=8, value=20)),
+}
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(name, marks=[
+            getattr(pytest.mark, name),
+            pytest.mark.skipif(not python, reason=f"EAGLE3OPS_{name.upper()}_PYTHON names no Python that has {name}"),
+        ])
+        for name, python in PYTHONS.items()
+    ],
+)  # fmt: skip
+def test_the_parameters_are_those_that_the_engine_builds(engine: str, tmp_path: Path) -> None:
+    given = {
+        "hidden_size": 64, "target_hidden_size": 80, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16,
+        "num_key_value_heads": 2, "vocab_size": 128, "draft_vocab_size": 64, "num_hidden_layers": 1,
+        "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 20,
+        "max_position_embeddings": 256, "rope_theta": 10000.0, "fc_norm": True, "tie_word_embeddings": False,
+    }  # fmt: skip
+    script = Path(__file__).with_name("runtime_parameters.py")
+    command = [str(PYTHONS[engine]), str(script), engine, str(tmp_path / "store"), json.dumps(given)]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr[-2000:]
+    answers = json.loads(told.stdout.splitlines()[-1])
+    assert set(answers) == {"llama", "latent"} | ({"qwen3"} if engine == "vllm" else set())
+    for family, built in answers.items():
+        real = {
+            one.removeprefix("model.").replace("midlayer.", "layers.0."): tuple(shape) for one, shape in built.items()
+        }
+        real.pop("draft_id_to_target_id", None)
+        known = {one: each.shape for one, each in parameters(engine, FAMILY[family], {"fc_norm": True}).items()}
+        for fused, parts in FUSED.items():
+            for one in [one for one in real if f".{fused}." in one]:
+                names = [one.replace(fused, part) for part in parts]
+                assert real.pop(one) == (sum(known[each][0] for each in names), *known[names[0]][1:])
+                for each in names:
+                    del known[each]
+        assert {one: shape for one, shape in known.items() if one not in ("d2t", "t2d")} == real, family
