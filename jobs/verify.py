@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eagle3ops.engines.reference.model import Target
-    from eagle3ops.wiring.fingerprint import SegmentMatch
+    from eagle3ops.wiring.cause import Cause
     from eagle3ops.wiring.verdict import WiringVerdict
 
 
@@ -74,7 +74,7 @@ class Verify(Job):
         if problems := check_export(ctx.inputs["train"] / "drafter", info.num_layers):
             raise Eagle3opsError(f"the exported drafter is not sound: {'; '.join(problems)}", remedy="train it again")
         served = await captured_over_http(ctx, texts)
-        sides, agreement = await asyncio.to_thread(judge_sides, ctx, rows, texts, served)
+        sides, causes, agreement = await asyncio.to_thread(judge_sides, ctx, rows, texts, served)
         agreed = agreement >= spec.min_greedy_agreement
         passed = agreed and all(side.passed for side in sides)
         reasons = [side.reason for side in sides if side.passed == passed]
@@ -83,7 +83,12 @@ class Verify(Job):
                 f"stored final states predict only {agreement:.1%} of the engine's own greedy tokens "
                 f"(at least {spec.min_greedy_agreement:.0%} expected): wrong final state, norm or head"
             )
-        data: dict[str, Any] = {"greedy_agreement": agreement, "sides": [side.as_dict() for side in sides]}
+        reasons += [f"{cause.words}; {cause.fix}" for cause in causes.values()]
+        data: dict[str, Any] = {
+            "greedy_agreement": agreement,
+            "sides": [side.as_dict() for side in sides],
+            "causes": {side: cause.as_dict() for side, cause in causes.items()},
+        }
         reason = "; ".join(reasons)
         record = {"passed": passed, "reason": reason, **data}
         write_json(ctx.out / "verdict.json", record)
@@ -121,13 +126,14 @@ async def captured_over_http(ctx: Context, texts: list[list[int]]) -> "list[Tens
 
 def judge_sides(
     ctx: Context, rows: list[AnswerRow], texts: list[list[int]], served: "list[Tensor]"
-) -> "tuple[list[WiringVerdict], float]":
-    """Verdicts on the stored features and on the engine, and the greedy agreement of the stored final states."""
+) -> "tuple[list[WiringVerdict], dict[str, Cause], float]":
+    """Verdicts on stored features and engine, why one fails, and the greedy agreement of the stored final states."""
     import torch
 
     from eagle3ops.eagle3.checkpoint import read_drafter_config
     from eagle3ops.engines.reference.model import Target, pick_device
     from eagle3ops.features import FeatureReader
+    from eagle3ops.wiring.cause import explain, search
     from eagle3ops.wiring.fingerprint import greedy_agreement, match_segments
     from eagle3ops.wiring.verdict import judge
 
@@ -137,22 +143,28 @@ def judge_sides(
     wanted = {row.id for row in rows}
     stored = {row.id: row for row in reader.rows() if row.id in wanted}
     trained = read_drafter_config(ctx.inputs["train"] / "drafter", info.num_layers).aux_layers
-    of_engine: list[list[SegmentMatch]] = []
-    of_features: list[list[SegmentMatch]] = []
-    predicted, following = [], []
+    name = f"engine {ctx.pipeline.engine.name}"
+    captured: dict[str, list[Tensor]] = {"stored features": [], name: []}
+    references, normed, predicted, following = [], [], [], []
     for row, ids, states in zip(rows, texts, served, strict=True):
-        reference = all_boundaries(target, ids)
-        of_engine.append(match_segments(states, reference))
+        references.append(all_boundaries(target, ids))
+        normed.append(target.normed(references[-1][-1].to(target.device)).float().cpu())
         kept = stored[row.id]
-        of_features.append(match_segments(kept.aux[: len(ids)].float(), reference))
+        captured[name].append(states)
+        captured["stored features"].append(kept.aux[: len(ids)].float())
         final = kept.final.to(target.device, torch.float32)
         greedy = target.logits(target.normed(final)).argmax(-1).cpu()
         start = len(row.prompt_ids)
         predicted.append(greedy[start - 1 : -1])
         following.append(kept.token_ids[start:].long())
     agreement = greedy_agreement(torch.cat(predicted), torch.cat(following))
-    name = f"engine {ctx.pipeline.engine.name}"
-    return [judge("stored features", trained, of_features), judge(name, trained, of_engine)], agreement
+    sides, causes = [], {}
+    for side, probes in captured.items():
+        matches = [match_segments(states, known) for states, known in zip(probes, references, strict=True)]
+        sides.append(judge(side, trained, matches))
+        if not sides[-1].passed and (cause := explain(trained, search(probes, references, normed))) is not None:
+            causes[side] = cause
+    return sides, causes, agreement
 
 
 def all_boundaries(target: "Target", ids: list[int]) -> "Tensor":

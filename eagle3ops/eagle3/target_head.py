@@ -69,7 +69,7 @@ class TargetShape:
                 rope_theta=float(rope.get("rope_theta") or text.get("rope_theta") or 10000.0),
                 max_position_embeddings=int(text.get("max_position_embeddings", 8192)),
                 bos_token_id=text.get("bos_token_id"),
-                eos_token_id=eos[0] if isinstance(eos, list) else eos,
+                eos_token_id=next(iter(eos), None) if isinstance(eos, list) else eos,
             )
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
             raise Eagle3opsError(

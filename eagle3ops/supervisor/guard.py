@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from eagle3ops import locations
 from eagle3ops.errors import Eagle3opsError
@@ -28,8 +29,10 @@ from eagle3ops.watchdog.guard.samples import own_samples
 from eagle3ops.watchdog.guard.subject import RunFinder
 from eagle3ops.watchdog.judge.deadlines import Deadlines
 from eagle3ops.watchdog.judge.watch import Watch
-from eagle3ops.watchdog.state import Subject
+from eagle3ops.watchdog.state import Reading, Subject
 
+OBEYED_S = 60.0
+"""A decision that the supervisor has not obeyed for so long is forgotten, and the attempt watched anew."""
 QUIET_S = 60.0
 """A stage that reported progress so recently shows by itself that its server works: it is not asked for a token."""
 
@@ -55,6 +58,13 @@ async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
     deadlines = Deadlines.load(locations.state_folder() / "deadlines.json", given=given, job=stage)
     with run.events() as events:
         warden = Warden(run, stage, attempt, pipeline, events)
+
+        async def convict(reading: Reading, dossier: Any) -> None:
+            await warden.on_conviction(reading, dossier)
+            if warden.decided:
+                # What the attempt says and does from here on comes from being ended, and is no incident of its own.
+                work.cancel()
+
         guard = Guard(
             finder,
             Watch(f"stage {stage}", deadlines=deadlines, expect="any"),
@@ -62,16 +72,26 @@ async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
             Tails(()),
             on_reading=warden.on_reading,
             on_incident=warden.on_incident,
-            on_conviction=warden.on_conviction,
+            on_conviction=convict,
             evidence=run.artifacts,
             # Its own: the host's sampler, started from here, would be ended with the run for all who watch.
             samples=own_samples((attempt,), paths=(run.path,), marked=True),
             say=lambda words: log_line(f"{stage}: {words}"),
         )
         work = asyncio.ensure_future(guard.run())
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+        leave = asyncio.Event()
+
+        def end() -> None:
+            work.cancel()
+            leave.set()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
         with contextlib.suppress(asyncio.CancelledError):
             await work
+        if warden.decided and not finder.over():
+            # To end would have another guard started for an attempt that is being ended.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(leave.wait(), OBEYED_S)
     deadlines.save()
 
 

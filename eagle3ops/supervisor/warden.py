@@ -54,6 +54,8 @@ class Warden:
     reading: Reading | None = None
     """The last judgement."""
     release: Callable[..., Release] = release_lock
+    decided: bool = False
+    """The attempt is to be ended."""
     _changes: int = 0
     _told: set[str] = field(default_factory=set)
     _incident: Incident | None = None
@@ -110,6 +112,7 @@ class Warden:
             arguments=rung.arguments if rung else (),
             evidence="" if self._folder == Path() else str(self._folder),
         ).write(self.run.path)
+        self.decided = True
 
     def _id(self, reading: Reading) -> str:
         known = self._incident

@@ -39,6 +39,44 @@ def test_boundaries_and_logits_equal_transformers() -> None:
     torch.testing.assert_close(target.logits(target.normed(got[LAYERS])), logits, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["Qwen2", "Qwen3"])
+def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {k: v for k, v in CONFIG.items() if k not in ("architectures", "model_type")}
+    if family == "Qwen2":
+        # Its heads are as wide as hidden_size makes them.
+        sizes["head_dim"] = HIDDEN // int(str(CONFIG["num_attention_heads"]))
+    config = getattr(transformers, f"{family}Config")(**sizes, attn_implementation="eager", use_sliding_window=False)
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(1 + 0.1 * torch.randn_like(weight) if weight.ndim == 1 else 0.4 * torch.randn_like(weight))
+            assert name
+    model.save_pretrained(tmp_path)
+    ids = torch.randint(0, VOCAB, (2, 9), generator=torch.Generator().manual_seed(6))
+    final: list[Tensor] = []
+    model.model.norm.register_forward_pre_hook(lambda _m, args: final.append(args[0]))
+    with torch.inference_mode():
+        out = model(ids, output_hidden_states=True)
+    target = Target.load(tmp_path, torch.float32)
+    got = target.boundaries(ids, torch.tensor([9, 9]), range(LAYERS + 1))
+    for boundary, want in enumerate([*out.hidden_states[:LAYERS], final[0]]):
+        torch.testing.assert_close(got[boundary], want, atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(target.logits(target.normed(got[LAYERS])), out.logits, atol=2e-3, rtol=1e-3)
+
+
+def test_a_type_that_does_not_belong_to_the_architecture_is_refused() -> None:
+    with pytest.raises(ModelError, match="does not belong"):
+        parse_config({**CONFIG, "architectures": ["Qwen3ForCausalLM"]}, "config.json")
+    with pytest.raises(ModelError, match="sliding_window"):
+        parse_config(
+            {**CONFIG, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "sliding_window": 64,
+             "use_sliding_window": True}, "config.json",
+        )  # fmt: skip
+
+
 def test_padding_changes_nothing_and_is_zero() -> None:
     target = tiny_target()
     ids = torch.randint(0, VOCAB, (1, 7))

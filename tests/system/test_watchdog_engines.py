@@ -26,7 +26,7 @@ target: {{model: tiny-random}}
 engine: {{name: {engine}, dtype: float32, device: cpu, max_running_requests: 8{python}}}
 watchdog:
   action: restart
-  deadlines: {{starting: 45, importing: 45, connecting: 45, loading: 45, warming_up: 45}}
+  deadlines: {{starting: 45, importing: 45, connecting: 45, loading: 45, allocating: 45, warming_up: 45}}
 stages:
   generate: {{train: 40, heldout: 8, max_new_tokens: 400, batch: 4}}
 """

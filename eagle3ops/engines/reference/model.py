@@ -1,4 +1,4 @@
-"""What does the target compute? Inference of the Llama family in torch, with every boundary open to be read.
+"""What does the target compute? Inference of Llama, Qwen2 and Qwen3 in torch, with every boundary open to be read.
 
 One implementation serves the engine, the extraction of hidden states and the fingerprints, so what a drafter is
 trained on and what it is served with come from the same code. Query, key and value weights are fused, and so are gate
@@ -7,7 +7,7 @@ and up: at batch 1 a pass is bound by memory and by the number of calls.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,14 @@ from eagle3ops.eagle3.target_head import TargetShape, TargetTensors
 from eagle3ops.engines.reference.attention import attend_causal
 from eagle3ops.errors import Eagle3opsError
 
-ARCHITECTURES = ("LlamaForCausalLM",)
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""Qwen2 adds a bias to queries, keys and values, Qwen3 a norm to each head of queries and keys; else they are Llama."""
 
 _NO_VARIANT = ("attention_bias", "mlp_bias", "quantization_config", "sliding_window")
 """Keys of a config that change the numbers in ways that are not computed here, when set."""
+
+
+_TYPES = dict(zip(ARCHITECTURES, ("llama", "qwen2", "qwen3"), strict=True))
 
 
 class ModelError(Eagle3opsError):
@@ -42,6 +46,9 @@ class _Layer:
     post_norm: Tensor
     gate_up: Tensor
     down: Tensor
+    qkv_bias: Tensor | None = None
+    head_norm: Tensor | None = None
+    """Of every head of queries, then of keys: `[heads + kv_heads, D]`."""
 
 
 def read_config(model_dir: Path) -> TargetShape:
@@ -70,7 +77,9 @@ def parse_config(raw: object, where: str) -> TargetShape:
             remedy="serve this model with another engine (engine.name: sglang or vllm)",
         )
     for key in _NO_VARIANT:
-        if raw.get(key):
+        # Qwen's configs name a window that they then switch off.
+        off = key == "sliding_window" and named[0] != "LlamaForCausalLM" and raw.get("use_sliding_window") is not True
+        if raw.get(key) and not off:
             raise ModelError(f"{where}: {key}={raw[key]!r} is a variant that the reference engine does not compute")
     if (act := raw.get("hidden_act", "silu")) != "silu":
         raise ModelError(f"{where}: hidden_act={act!r} is not supported, only silu")
@@ -82,6 +91,9 @@ def parse_config(raw: object, where: str) -> TargetShape:
         shape = TargetShape.from_config(raw, where)
     except (Eagle3opsError, OverflowError) as error:
         raise ModelError(str(error)) from error
+    if shape.model_type not in ("", _TYPES[named[0]]):
+        raise ModelError(f"{where}: model_type {shape.model_type!r} does not belong to {named[0]}")
+    shape = replace(shape, model_type=_TYPES[named[0]])
     sizes = {
         "num_hidden_layers": shape.num_layers, "hidden_size": shape.hidden_size, "vocab_size": shape.vocab_size,
         "intermediate_size": shape.intermediate_size, "num_attention_heads": shape.num_attention_heads,
@@ -150,15 +162,23 @@ class Target:
         self.head_weight = tensors.get("lm_head.weight", self.embed_weight)
         self.dtype = self.embed_weight.dtype
         self.device = self.embed_weight.device
-        self.layers = [self._layer(tensors, f"model.layers.{k}.") for k in range(config.num_layers)]
+        self.layers = [self._layer(config, tensors, f"model.layers.{k}.") for k in range(config.num_layers)]
         self._norm_shape = (config.hidden_size,)
         self._rope = torch.empty(0)
         self._grow_rope(1024)
 
     @staticmethod
-    def _layer(tensors: Mapping[str, Tensor], at: str) -> _Layer:
+    def _layer(config: TargetShape, tensors: Mapping[str, Tensor], at: str) -> _Layer:
         attention, mlp = at + "self_attn.", at + "mlp."
+        bias = head_norm = None
+        if config.model_type == "qwen2":
+            bias = torch.cat([tensors[f"{attention}{name}_proj.bias"] for name in "qkv"])
+        if config.model_type == "qwen3":
+            heads = (("q", config.num_attention_heads), ("k", config.num_key_value_heads))
+            head_norm = torch.cat([tensors[f"{attention}{name}_norm.weight"].expand(n, -1) for name, n in heads])
         return _Layer(
+            qkv_bias=bias,
+            head_norm=head_norm,
             input_norm=tensors[at + "input_layernorm.weight"],
             qkv=torch.cat([tensors[f"{attention}{name}_proj.weight"] for name in "qkv"]),
             out=tensors[attention + "o_proj.weight"],
@@ -182,6 +202,11 @@ class Target:
             shapes[at + "self_attn.q_proj.weight"] = (query, hidden)
             shapes[at + "self_attn.k_proj.weight"] = shapes[at + "self_attn.v_proj.weight"] = (kv, hidden)
             shapes[at + "self_attn.o_proj.weight"] = (hidden, query)
+            if config.model_type == "qwen2":
+                shapes[at + "self_attn.q_proj.bias"] = (query,)
+                shapes[at + "self_attn.k_proj.bias"] = shapes[at + "self_attn.v_proj.bias"] = (kv,)
+            if config.model_type == "qwen3":
+                shapes[at + "self_attn.q_norm.weight"] = shapes[at + "self_attn.k_norm.weight"] = (config.head_dim,)
             shapes[at + "mlp.gate_proj.weight"] = shapes[at + "mlp.up_proj.weight"] = (inner, hidden)
             shapes[at + "mlp.down_proj.weight"] = (hidden, inner)
         return shapes
@@ -263,8 +288,10 @@ class Target:
         for index, layer in enumerate(self.layers):
             if index in want:
                 kept[index] = x
-            qkv = linear(norm(x, shape, layer.input_norm, eps), layer.qkv)
+            qkv = linear(norm(x, shape, layer.input_norm, eps), layer.qkv, layer.qkv_bias)
             qk = qkv[..., :turned].view(whole)
+            if layer.head_norm is not None:
+                qk = norm(qk, (size,), None, eps) * layer.head_norm
             swapped = qk.view(halves).flip(-2).view(whole)
             qk = torch.addcmul(qk * cos, swapped, sin)
             v = qkv[..., turned:].view(rows, steps, kv_heads, size)
