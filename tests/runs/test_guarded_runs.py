@@ -58,7 +58,7 @@ def test_what_hangs_is_started_again_and_the_run_goes_on(guarded: Toy) -> None:
     [incident] = [one for one in told if one["kind"] == "stopped"]
     assert incident["over"] is True
     assert incident["explanation"] == "Somebody sent it SIGSTOP."
-    assert incident["evidence"][-1]["what"].startswith("what was done: restart")
+    assert incident["evidence"][-1]["what"].startswith("the watchdog: ended and started again")
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_the_real_guard_finds_explains_and_collects_before_it_is_ended(toy: Toy)
     (toy.last().path / "mended").touch()
     _, err = process.communicate(timeout=110)
     assert process.returncode == 0, err
-    assert "use: watchdog: stage use: stopped" in err
+    assert "use: watchdog: stopped" in err
     kinds = [event["kind"] for event in toy.events()]
     assert kinds.index("incident") < kinds.index("remedy")
     evidence = Path(until(toy, "remedy", step="restart")["data"]["evidence"])

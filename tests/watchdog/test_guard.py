@@ -49,6 +49,9 @@ class Judge:
     def progress(self, what: str, at: float) -> None:
         """Not used."""
 
+    def serves(self, at: float) -> None:
+        """Not used."""
+
     def probe(self, probe: Probe) -> None:
         self.probes.append(probe)
 
@@ -125,6 +128,14 @@ async def test_no_secret_in_a_log_reaches_the_judge(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert judge.lines == [("out.log", "[redacted] [redacted] and [redacted]")]
+
+
+async def test_a_log_that_cannot_be_read_is_told_once(sleeper: Any, tmp_path: Path) -> None:
+    said: list[str] = []
+    guard, _ = _guard(PidFinder(sleeper.pid), Judge(), tmp_path, until=time.monotonic() + 0.5, say=said.append)
+    guard.tails.follow([tmp_path])
+    await guard.run()
+    assert said == [f"the log {tmp_path.name}: not a regular file; it is tried again"]
 
 
 async def test_time_is_up(sleeper: Any, tmp_path: Path) -> None:

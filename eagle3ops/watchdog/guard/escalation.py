@@ -94,9 +94,12 @@ class Escalation:
             return
         incident = self.open
         assert incident is not None
-        if reading.state == incident.state or (convicted and not incident.convicted):
-            # What it is accused of besides does not change what it was convicted of.
+        if incident.reading is None or (convicted and not incident.convicted):
             incident.reading = reading
+        elif reading.state == incident.state and (convicted or not incident.convicted):
+            # What it is accused of besides does not change what it was convicted of; what led to that stays as it was:
+            # later signals show how the evidence was taken, too.
+            incident.reading = replace(reading, signals=incident.reading.signals)
         if convicted and not incident.convicted:
             incident.convicted, incident.state = True, reading.state
             self._tell(incident, subject)
@@ -203,8 +206,8 @@ class Escalation:
             severity="error" if incident.convicted else "info" if over else "warn",
         )
         if incident.folder != Path():
-            where = Remedy(f"the evidence is in {incident.folder}")
-            told = replace(told, remedies=(*told.remedies[: MOST - 1], where))
+            where = Remedy(f"the evidence is in {incident.folder}", "evidence")
+            told = replace(told, remedies=(*told.remedies[: MOST - 1], where), folder=str(incident.folder))
         try:
             self.on_incident(told, incident.folder)
         except Exception as error:  # noqa: BLE001  (whoever listens must not end the guard)
@@ -231,7 +234,9 @@ def incident_of(
     kind = STATES.get(reading.state)
     run = subject.run_dir.name if subject.run_dir is not None else ""
     shown = (*more, *(Evidence(signal.words) for signal in reading.signals if signal.words))
-    remedies = tuple(map(remedy_from, kind.remedies)) if kind is not None else ()
+    pids = " ".join(map(str, reading.suspects[:MOST])) or "PID"
+    words = [one.replace(" PID`", f" {pids}`") for one in kind.remedies] if kind is not None else []
+    remedies = tuple(map(remedy_from, words))
     incident = Incident(
         id=incident_id(subject.name, reading.state, int(first)),
         kind=reading.state,
