@@ -3,6 +3,7 @@
 import asyncio
 import json as jsonlib
 import os
+import shlex
 import sys
 import time
 from argparse import Namespace
@@ -31,8 +32,6 @@ from eagle3ops.words import human_seconds, plain
 TOKEN_VARIABLE = "EAGLE3OPS_WATCH_TOKEN"
 """Holds the key of a server that wants one; never an argument, which everybody on the machine could read."""
 _FIND_S = 30.0
-QUIET_S = 60.0
-"""A stage that has reported progress so recently shows by itself that its server works: it is not asked for a token."""
 T = TypeVar("T")
 
 
@@ -125,7 +124,7 @@ async def _watch_run(asked: Asked, run: Path, stage: str) -> int:
         if subject.processes:
             seen = True
             one = _OneStage(finder, subject.stage)
-            code = await _guard(asked, one, subject, asked.evidence or run / "artifacts", expect="any")
+            code = await _guard(asked, one, subject, asked.evidence or run / "artifacts", expect="any", may_ask=finder.quiet)
         else:
             await asyncio.sleep(0.5)
         subject, over = await _aside(lambda: (finder(), finder.over()))
@@ -138,7 +137,6 @@ class _OneStage:
     def __init__(self, finder: RunFinder, stage: str) -> None:
         self._finder, self._stage = finder, stage
         self._gone = 0
-        self._progress_at = time.monotonic()
 
     def __call__(self) -> Subject:
         subject = self._finder()
@@ -150,14 +148,7 @@ class _OneStage:
         return self._finder.over() or self._gone >= 2
 
     def progress(self) -> list[tuple[str, float]]:
-        told = self._finder.progress()
-        if told:
-            self._progress_at = time.monotonic()
-        return told
-
-    def quiet(self) -> bool:
-        """Has the stage reported no progress for a while?"""
-        return time.monotonic() - self._progress_at > QUIET_S
+        return self._finder.progress()
 
 
 async def _aside(work: Callable[[], T]) -> T:
@@ -169,16 +160,23 @@ async def _aside(work: Callable[[], T]) -> T:
         ) from error
 
 
-async def _guard(asked: Asked, finder: Finder, subject: Subject, evidence: Path, *, expect: Expect) -> int:
+async def _guard(
+    asked: Asked,
+    finder: Finder,
+    subject: Subject,
+    evidence: Path,
+    *,
+    expect: Expect,
+    may_ask: Callable[[], bool] = lambda: True,
+) -> int:
     deadlines = Deadlines.load(locations.state_folder() / "deadlines.json", given=asked.deadlines, job=subject.stage)
     report = _Report(asked.json)
-    report.begin(subject, asked.logs)
+    report.begin(subject, asked.logs, quiet_counts="working" in asked.deadlines)
     token = os.environ.get(TOKEN_VARIABLE)
-    quiet = finder.quiet if isinstance(finder, _OneStage) else lambda: True
     guard = Guard(
         finder,
         Watch(subject.name, deadlines=deadlines, expect=expect),
-        (lambda url: Prober(url, token=token, may_ask=quiet)) if asked.probe else None,
+        (lambda url: Prober(url, token=token, may_ask=may_ask)) if asked.probe else None,
         Tails(asked.logs),
         on_reading=report.reading,
         on_incident=report.incident,
@@ -200,20 +198,26 @@ class _Report:
 
     json: bool
     _last: tuple[str, ...] = ()
-    _told: set[tuple[str, str, bool]] = field(default_factory=set)
+    _logs: tuple[Path, ...] = ()
+    _told: dict[tuple[str, str], int] = field(default_factory=dict)
+    _signals: frozenset[str] = frozenset()
+    """What was last told besides."""
     leave: Callable[[], None] = lambda: None
     """Called when nobody reads any more."""
 
-    def begin(self, subject: Subject, logs: tuple[Path, ...]) -> None:
+    def begin(self, subject: Subject, logs: tuple[Path, ...], *, quiet_counts: bool) -> None:
         """Whom it is about, on standard error."""
         count = len(subject.processes)
         self.say(f"watching {subject.name}: {count} process{'es' if count != 1 else ''}")
-        for log in (*subject.logs, *logs):
+        self._logs = (*subject.logs, *logs)
+        for log in self._logs:
             self.say(f"  log {log}")
-        if not (subject.logs or logs):
+        if not self._logs:
             self.say("  no log: it writes to no file; --log FILE names one, and phases are known from it")
         if subject.url:
             self.say(f"  asked at {subject.url}")
+        elif subject.run_dir is None and not quiet_counts:
+            self.say("  that it is quiet is no fault, unless its log says what it is at; --deadline working=SECONDS makes it one")
 
     def say(self, words: str) -> None:
         """For people, whatever the output is."""
@@ -230,47 +234,52 @@ class _Report:
             return
         if first and reading.standing is Standing.UNKNOWN:
             return  # nothing has been seen yet, which goes without saying
-        since = human_seconds(max(0.0, reading.at - reading.since))
-        phase = f" ({reading.phase})" if reading.phase and reading.phase != reading.state else ""
+        what = plain(reading.state)
+        if reading.standing is not Standing.HEALTHY:
+            what += f"  {plain(redact(reading.title))}"
+        elif reading.phase and reading.phase != reading.state:
+            what += f" ({plain(reading.phase)})"
         left = ""
         if reading.deadline is not None and reading.deadline > reading.at:
             left = f", {human_seconds(reading.deadline - reading.at)} left for this phase"
-        self._line(
-            f"{when(time.time())}  {reading.standing.value}  {plain(reading.state)}{plain(phase)} for {since}{left}"
-        )
-        if reading.title:
-            self._line(f"    {plain(redact(reading.title))}")
+        self._line(f"{when(time.time())}  {reading.standing.value}  {what}{left}")
+        self._signals = frozenset(signal.words for signal in reading.signals)
         for signal in reading.signals:
             self._line(f"    {plain(signal.name)}: {plain(redact(signal.words))}")
 
     def incident(self, incident: Incident, folder: Path) -> None:
-        """An incident that begins, was collected for, or is over."""
-        collected = folder != Path()
+        """An incident that begins (what it means, what to do), was collected for (what that shows), or is over."""
         if self.json:
-            told = {"folder": str(folder) if collected else None, **incident.as_json()}
-            self._write({"type": "incident", "t": round(time.time(), 3), **told})
+            where = str(folder) if folder != Path() else None
+            self._write({"type": "incident", "t": round(time.time(), 3), "folder": where, **incident.as_json()})
             return
-        key = (incident.id, incident.severity, incident.over)
-        if (not collected and not incident.over) or key in self._told:
-            return
-        self._told.add(key)
         if incident.over:
             self._line(f"{when(time.time())}  over: {plain(incident.title)}")
             return
-        if incident.severity == "error":
+        key = incident.id, incident.severity
+        times = self._told[key] = self._told.get(key, 0) + 1
+        where = f"the evidence is in {folder}"
+        if incident.severity == "error" and times == 1:
             self._line(f"    {plain(incident.explanation)}")
-            for evidence in incident.evidence:
-                self._line(f"    {plain(evidence.what)}")
             for remedy in incident.remedies:
                 command = f": {plain(remedy.command)}" if remedy.command not in ("", remedy.words) else ""
-                self._line(f"    -> {plain(remedy.words)}{command}")
-        else:
-            self._line(f"    evidence so far: {plain(folder)}")
+                if remedy.words != where:
+                    self._line(f"    -> {plain(remedy.words)}{command}")
+        elif incident.severity == "error" and times == 2:
+            for evidence in incident.evidence:
+                if evidence.what not in self._signals:
+                    self._line(f"    {plain(evidence.what)}")
+        if times == 2 and folder != Path():
+            self._line(f"    -> {plain(where)}")
 
     def end(self, guard: Guard) -> None:
         """Why it leaves."""
         state = f", {guard.reading.state} ({guard.reading.standing.value})" if guard.reading is not None else ""
-        self.say(f"{'it has ended' if guard.ended else 'time is up'}{state}")
+        if not guard.ended:
+            self.say(f"time is up{state}")
+            return
+        logs = shlex.join(log for log in map(str, self._logs) if not log.startswith("/proc/"))
+        self.say(f"it has ended{f'; if it failed, this says why: eagle3ops diagnose {logs}' if logs else ''}")
 
     def _write(self, data: Mapping[str, Any]) -> None:
         self._line(jsonlib.dumps(redact_data(data), ensure_ascii=False, default=str))

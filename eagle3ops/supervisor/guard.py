@@ -9,8 +9,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,6 @@ from eagle3ops.watchdog.state import Reading, Subject
 
 OBEYED_S = 60.0
 """A decision that the supervisor has not obeyed for so long is forgotten, and the attempt watched anew."""
-QUIET_S = 60.0
-"""A stage that reported progress so recently shows by itself that its server works: it is not asked for a token."""
 
 
 def main() -> int:
@@ -53,7 +49,8 @@ def main() -> int:
 
 async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
     pipeline = load_pipeline(run.spec_file, load_registry().specs())
-    finder = AttemptFinder(RunFinder(run.path, stage), attempt)
+    find = RunFinder(run.path, stage)
+    finder = AttemptFinder(find, attempt)
     given = {str(phase): seconds for phase, seconds in pipeline.watchdog.deadlines.items()}
     deadlines = Deadlines.load(locations.state_folder() / "deadlines.json", given=given, job=stage)
     with run.events() as events:
@@ -68,7 +65,7 @@ async def _watch(run: RunDirectory, stage: str, attempt: ProcessId) -> None:
         guard = Guard(
             finder,
             Watch(f"stage {stage}", deadlines=deadlines, expect="any"),
-            (lambda url: QuietProber(url, finder.quiet)) if pipeline.watchdog.probe else None,
+            (lambda url: Prober(url, may_ask=find.quiet)) if pipeline.watchdog.probe else None,
             Tails(()),
             on_reading=warden.on_reading,
             on_incident=warden.on_incident,
@@ -101,7 +98,6 @@ class AttemptFinder:
     def __init__(self, find: RunFinder, attempt: ProcessId) -> None:
         self._find = find
         self._attempt = attempt
-        self._progress_at = time.monotonic()
 
     def __call__(self) -> Subject:
         """The attempt as it is now."""
@@ -113,31 +109,7 @@ class AttemptFinder:
 
     def progress(self) -> list[tuple[str, float]]:
         """What the stage has reported since the last call."""
-        told = self._find.progress()
-        if told:
-            self._progress_at = time.monotonic()
-        return told
-
-    def quiet(self) -> bool:
-        """Has it reported no progress for a while?"""
-        return time.monotonic() - self._progress_at > QUIET_S
-
-
-class QuietProber(Prober):
-    """Asks for a token only while the stage itself reports no progress.
-
-    A request among those of a stage would change which of them are computed together, and so, by rounding, their
-    results; and a benchmark would count it.
-    """
-
-    def __init__(self, url: str, quiet: Callable[[], bool]) -> None:
-        super().__init__(url)
-        self._quiet = quiet
-
-    @property
-    def generates(self) -> bool:
-        """Is it to be asked for a token now?"""
-        return self._quiet() and super().generates
+        return self._find.progress()
 
 
 if __name__ == "__main__":

@@ -41,6 +41,9 @@ STACKS_SHARE = 0.4
 APART_S = 3.0
 """Between the two looks at the stacks: long enough for whatever moves to have moved."""
 
+BEFORE_S = 3600.0
+"""Messages of the kernel that are older than this when something began have not led to it."""
+
 
 def collect(
     subject: Subject,
@@ -160,18 +163,22 @@ class _Collection(Book):
         logs = list(dict.fromkeys(self.subject.logs))[: tails.MOST_LOGS]
         answers = ask_each(logs, tails.read_tail, each_s=3.0, until=until, at_once=4)
         missing, index, names = [], [], list[str]()
+        tails_of: dict[tuple[int, int], tails.Tail] = {}
         for path, answer in zip(logs, answers, strict=True):
             tail = answer.value
             if tail is None:
                 missing.append(f"{path}: {answer.missing}")
                 continue
+            if tail.identity in tails_of:
+                continue  # two processes write into one log whose name is gone
+            tails_of[tail.identity] = tail
             names.append(safe_name(self.clean(tail.name), names))
             missing += self.text(f"logs/{names[-1]}.txt", tail.text)
             index.append(
                 {"log": str(path), "file": f"logs/{names[-1]}.txt", "offset": tail.offset, "size": tail.size,
                  "spoke_s": round(tail.spoke_s, 1)}
             )  # fmt: skip
-        spoken = sorted((answer.value for answer in answers if answer.value), key=lambda one: one.spoke_s)
+        spoken = sorted((tail for tail in tails_of.values() if tail.last), key=lambda one: one.spoke_s)
         for tail in spoken[:4]:
             words = f"{tail.name} was last written {human_seconds(tail.spoke_s)} ago: {plain(tail.last)[:300]}"
             self.tell(5, [Evidence(words, tail.name, tail.last_offset)])
@@ -229,8 +236,10 @@ class _Collection(Book):
         if answer.value is None:
             return [answer.missing]
         lines, why = answer.value
-        oldest = min((facts["start"] for facts in self.processes), default=0) / TICKS_PER_S
-        self.tell(2, machine.kernel_findings(lines, oldest))
+        born = min((facts["start"] for facts in self.processes), default=0) / TICKS_PER_S
+        # What the kernel said long before it began has not led to it.
+        recent = self.reading.since - BEFORE_S if self.reading is not None else 0.0
+        self.tell(2, machine.kernel_findings(lines, self.processes, max(born, recent)))
         return [why] if why else self.text("kernel.txt", "\n".join(lines) + "\n")
 
     def _flight(self, until: float) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.runs.processes import process_table
-from eagle3ops.telemetry.cgroup import read_cgroup
+from eagle3ops.telemetry.cgroup import parse_memberships, read_cgroup
 from eagle3ops.telemetry.gpus import inventory
 from eagle3ops.telemetry.host import HostReader
 from eagle3ops.telemetry.procfs import read_at
@@ -24,10 +24,18 @@ _FULL = 0.99
 MOST_SEGMENTS = 200
 
 _TELLING = re.compile(
-    r"NVRM: Xid|oom-kill|Out of memory: Killed|Memory cgroup out of memory|blocked for more than|hung_task"
+    r"NVRM: Xid|oom-kill:|Out of memory: Killed|Memory cgroup out of memory|blocked for more than|hung_task"
     r"|nfs: server .* not responding|I/O error|segfault|soft lockup|fallen off the bus|EDAC|mce:",
     re.IGNORECASE,
 )
+
+_NAMED = re.compile(
+    r"\bpid=(?P<pid>\d{1,9}),uid=|Killed process (?P<killed>\d{1,9})|task \S{1,64}:(?P<task>\d{1,9}) blocked"
+    r"|\[(?:[^\[\]:]{0,64}:)?(?P<short>\d{1,9})\](?:: segfault|$)"
+)
+_GROUP = re.compile(r"\btask_memcg=(?P<path>/[^,]{0,4000})")
+_HOST_PIDS = "pid:[4026531836]"
+"""The kernel's fixed name of the first name space of processes (PROC_PID_INIT_INO)."""
 
 
 def gpus(members: Iterable[int]) -> tuple[dict[str, Any], list[Evidence]]:
@@ -80,12 +88,11 @@ def host(pids: Sequence[int], paths: Sequence[Path]) -> tuple[dict[str, Any], li
     segments = shm_segments()
     left = left_in_shm()
     told = {**facts, "cgroups": groups, "shm_segments": segments, "shm_files_of_the_dead": left}
-    return told, _findings(facts, groups, segments, left)
+    return told, _findings(facts, segments, left)
 
 
 def _findings(
     facts: Mapping[str, Any],
-    groups: Mapping[int, Mapping[str, Any]],
     segments: Sequence[Mapping[str, Any]],
     left: Sequence[Mapping[str, Any]],
 ) -> list[Evidence]:
@@ -93,11 +100,6 @@ def _findings(
     memory = facts.get("memory") or {}
     if memory.get("total") and (memory.get("available") or 0) < 0.02 * memory["total"]:
         found.append(Evidence(f"only {human_bytes(memory.get('available') or 0)} of the host's memory are available"))
-    kills = max((group.get("oom_kills") or 0 for group in groups.values()), default=0)
-    if kills:
-        found.append(
-            Evidence(f"the kernel has killed {kills} processes of this control group for want of memory, ever")
-        )
     shm = facts.get("shm") or {}
     if shm.get("total") and shm["free"] < (1 - _FULL) * shm["total"]:
         found.append(Evidence(f"/dev/shm is full: {human_bytes(shm['free'])} of {human_bytes(shm['total'])} are free"))
@@ -201,12 +203,54 @@ def parse_kmsg(record: bytes) -> str | None:
     return f"[{seconds:.6f}] {text.split(bytes([10]), 1)[0].decode('utf-8', 'replace')[:1000]}"
 
 
-def kernel_findings(lines: Sequence[str], since_s: float = 0.0) -> list[Evidence]:
-    """Those messages of the kernel that explain a failure; the newest ones, not older than `since_s` after boot."""
+def kernel_findings(
+    lines: Sequence[str], processes: Sequence[Mapping[str, Any]], since_s: float = 0.0
+) -> list[Evidence]:
+    """Those messages of the kernel that explain a failure of these processes; the newest ones.
+
+    What names a process (killed for want of memory, a segmentation fault, a task that is blocked) counts when that is
+    one of them, or was in their control group. Inside of a container neither can be told; there the program's name
+    decides.
+
+    Args:
+        lines: as `kernel_messages` gives them.
+        processes: `procfs.details` of each.
+        since_s: older ones tell nothing, s after boot.
+    """
+    contained = _contained()
+    names = {str(one["name"]) for one in processes}
+    pids = {int(one["pid"]) for one in processes}
+    groups = {path for one in processes for path in parse_memberships(one.get("cgroup") or "").values()} - {"/", ""}
+    ours: dict[int, bool] = {}
     found = []
     for line in lines:
-        seconds, _, _ = line.removeprefix("[").partition("]")
-        with contextlib.suppress(ValueError):
-            if _TELLING.search(line) and float(seconds) >= since_s:
-                found.append(Evidence(f"the kernel says: {line}"))
+        seconds, _, text = line.removeprefix("[").partition("]")
+        try:
+            old = float(seconds) < since_s
+        except ValueError:
+            continue
+        if old or not _TELLING.search(text):
+            continue
+        named = _NAMED.search(text)
+        if named is not None:
+            pid = int(next(filter(None, named.group("pid", "killed", "task", "short"))))
+            group = _GROUP.search(text)
+            own = contained and any(name in text for name in names)
+            own |= not contained and (pid in pids or (group is not None and _within(group["path"], groups)))
+            # The kernel tells of one killing in two lines, of which only the first names the group.
+            ours[pid] = own or ours.get(pid, False)
+            if not ours[pid]:
+                continue
+        found.append(Evidence(f"the kernel says: {line}"))
     return found[-4:]
+
+
+def _within(path: str, groups: Iterable[str]) -> bool:
+    return any(path == group or path.startswith(f"{group}/") for group in groups)
+
+
+def _contained() -> bool:
+    """Are numbers of processes here others than those that the kernel's log has?"""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid") != _HOST_PIDS
+    return True

@@ -23,8 +23,10 @@ class Tail:
     spoke_s: float
     """Seconds since it was last written to."""
     last: str
-    """Its last whole line that is not blank."""
+    """Its last whole line that is not blank; empty where there is none."""
     last_offset: int
+    identity: tuple[int, int]
+    """Device and inode: two names may lead to one log."""
 
 
 def read_tail(path: Path, *, now: float | None = None) -> Tail:
@@ -65,4 +67,5 @@ def read_tail(path: Path, *, now: float | None = None) -> Tail:
         spoke_s=max(0.0, (time.time() if now is None else now) - info.st_mtime),
         last=last,
         last_offset=last_offset,
+        identity=(info.st_dev, info.st_ino),
     )

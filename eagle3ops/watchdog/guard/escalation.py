@@ -94,9 +94,12 @@ class Escalation:
             return
         incident = self.open
         assert incident is not None
-        if reading.state == incident.state or (convicted and not incident.convicted):
-            # What it is accused of besides does not change what it was convicted of.
+        if incident.reading is None or (convicted and not incident.convicted):
             incident.reading = reading
+        elif reading.state == incident.state:
+            # What it is accused of besides does not change what it was convicted of; what led to that stays as it was:
+            # later signals show how the evidence was taken, too.
+            incident.reading = replace(reading, signals=incident.reading.signals)
         if convicted and not incident.convicted:
             incident.convicted, incident.state = True, reading.state
             self._tell(incident, subject)

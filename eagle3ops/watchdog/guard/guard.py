@@ -44,6 +44,9 @@ class Watching(Protocol):
     def progress(self, what: str, at: float) -> None:
         """The work itself has reported progress."""
 
+    def serves(self, at: float) -> None:
+        """A server of it was started."""
+
     def probe(self, probe: Probe) -> None:
         """A question to the server and its answer."""
 
@@ -115,6 +118,7 @@ class Guard:
         self._rounds = Rounds(prober) if isinstance(prober, Prober) else None
         self._prober = None if isinstance(prober, Prober) else prober
         self._asked_url = ""
+        self._urls: set[str] = set()
         self._on_reading = on_reading
         self._given_samples = samples
         self._until = until
@@ -197,6 +201,11 @@ class Guard:
         if seen is not None:
             self.subject, self.ended = seen.subject, seen.over
             self._logs, self._log_starts = seen.subject.logs, seen.subject.log_starts
+            url = seen.subject.url
+            if seen.subject.stage and url is not None and url not in self._urls:
+                # Of another subject a URL is known only once it listens.
+                self._urls.add(url)
+                self._try("the judge", self.watch.serves, now)
             ago = time.time() - self._clock()
             for what, at in seen.progress:
                 self._try("the judge", self.watch.progress, what, min(at - ago, now))
@@ -300,7 +309,10 @@ class Guard:
 
     def _read_logs(self) -> list[Line]:
         self.tails.follow(self._logs, self._log_starts)
-        return self.tails.read()
+        lines = self.tails.read()
+        for name, reason in self.tails.reasons.items():
+            self._trouble(f"the log {name}", f"{reason}; it is tried again")
+        return lines
 
     def _try(self, part: str, work: Callable[..., object], *arguments: object) -> None:
         try:

@@ -26,6 +26,8 @@ MAX_LOGS = 32
 _RANK = re.compile(rb"(?:^|\0)(?:RANK)=(\d{1,6})(?=\0|$)")
 _URL_EVERY_S = 5.0
 _ENVIRON_BYTES = 1 << 20
+QUIET_S = 60.0
+"""A stage that reported progress so recently shows by itself that its server works."""
 _DEFAULT_PORTS = {"sglang": "30000", "vllm": "8000"}
 
 
@@ -151,6 +153,7 @@ class RunFinder:
         self._reader = self.run.reader()
         self._spawned: dict[str, list[Mapping[str, Any]]] = {}
         self._progress: list[tuple[str, float]] = []
+        self._progress_at = time.monotonic()
         self._over = False
 
     def __call__(self) -> Subject:
@@ -184,15 +187,21 @@ class RunFinder:
         told, self._progress = self._progress, []
         return told
 
+    def quiet(self) -> bool:
+        """Has the stage reported no progress for a while, so that its server may be asked for a token?"""
+        return time.monotonic() - self._progress_at > QUIET_S
+
     def _take(self, event: Event) -> None:
         stage = event.stage or ""
         if event.kind in ("progress", "metric", "artifact"):
             # Of a long log only the last is of use: it says that there was progress, and when.
             self._progress = [*self._progress[-31:], (f"{stage}: {event.kind}", event.ts)]
+            self._progress_at = time.monotonic()
         elif event.kind == "stage" and event.data.get("status") == "running":
             # Another attempt: what the one before has logged and reported says nothing about this one.
             self._spawned[stage] = []
             self._progress = []
+            self._progress_at = time.monotonic()
         elif event.kind == "process" and event.data.get("state") == "started" and event.stage is not None:
             self._spawned.setdefault(stage, []).append(event.data)
 

@@ -290,6 +290,8 @@ class Window:
         if track.first_at == at and self.seen and not track.helper and not track.compiler:
             self.came_at = at
         kind = family(text(entry.get("wchan")))
+        if kind == "stop" and state not in "Tt":
+            kind = track.family  # from another moment than the state: a debugger, or the evidence, has looked at it
         if state == "t":
             # Looked at by a debugger, or by the evidence itself: for a while it is what it was before.
             track.traced_since = at if track.traced_since is None else track.traced_since

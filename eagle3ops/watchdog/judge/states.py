@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -19,8 +19,6 @@ class StateKind:
     explanation: str
     remedies: tuple[str, ...] = ()
     """What can be done, for people."""
-    bisect: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By engine: environment (`NAME=value`) and flags that leave out one part after another."""
     accuse_s: float | None = None
     """So long must counters look like it before it accuses; None: it never does."""
     convict_s: float | None = None
@@ -43,7 +41,6 @@ def _load() -> tuple[dict[str, StateKind], Mapping[str, Any]]:
             title=one["title"],
             explanation=one["explanation"],
             remedies=tuple(one.get("remedies", ())),
-            bisect={engine: tuple(flags) for engine, flags in one.get("bisect", {}).items()},
             accuse_s=float(one["accuse_s"]) if "accuse_s" in one else None,
             convict_s=float(one["convict_s"]) if "convict_s" in one else None,
         )

@@ -60,7 +60,9 @@ class Watch:
     ) -> None:
         self.name = subject_name
         self.deadlines = deadlines or Deadlines()
-        self.expect: Expect = expect
+        # Who says how long work may be silent says that it is work.
+        self._given = expect == "any" and bool(self.deadlines.given.get("working"))
+        self.expect: Expect = "work" if self._given else expect
         self.size_bytes = size_bytes
         self.window = Window(gpus)
         self.reader = PhaseReader()
@@ -72,6 +74,7 @@ class Watch:
         self._well = False
         self._held: tuple[str, Standing] | None = None
         self._progress_at: float | None = None
+        self._server = False
 
     def sample(self, sample: Mapping[str, Any], members: frozenset[int]) -> None:
         """One look at the machine, and the ids of the processes that belong to the subject now."""
@@ -79,7 +82,7 @@ class Watch:
         self.window.take(sample, members)
         if known or not self.window.seen or self.window.at is None:
             return
-        if self.expect != "any" and self.reader.phase is None:
+        if self.expect != "any" and not self._given and self.reader.phase is None:
             ages = [self.window.at - track.start for track in self.window.tracks.values() if track.start > 0]
             if ages and 0 <= max(ages) <= YOUNG_S:
                 self.reader.enter("starting", self.window.at - max(ages))
@@ -98,6 +101,11 @@ class Watch:
             self.deadlines.learn(phase, self.window.elapsed(self._progress_at, at))
         self._progress_at = at
         self.reader.went_on(at, what[:300])
+
+    def serves(self, at: float) -> None:
+        """A server of it was started: it has not said yet that it is up."""
+        self._server = True
+        self.enter("starting", at)
 
     def enter(self, phase: str, at: float) -> None:
         """Somebody who knows says that a phase (assets/phases.toml) has begun."""
@@ -241,7 +249,7 @@ class Watch:
         begun = phase.since if phase else self.window.first_at
         if kind is None or begun is None:
             return "", None
-        if name == "starting" and self.expect == "any":
+        if name == "starting" and self.expect == "any" and not self._server:
             return "", None
         ceiling = self.deadlines.ceiling(name)
         if name == "loading" and self.size_bytes is not None:
