@@ -21,7 +21,7 @@ from eagle3ops.watchdog.guard.aside import StillBusy, call_aside
 from eagle3ops.watchdog.guard.guard import Guard
 from eagle3ops.watchdog.guard.logs import Tails
 from eagle3ops.watchdog.guard.probes import Prober
-from eagle3ops.watchdog.guard.subject import Finder, PidFinder, RunFinder, UrlFinder
+from eagle3ops.watchdog.guard.subject import Finder, PidFinder, RunFinder, Told, UrlFinder
 from eagle3ops.watchdog.incidents.incident import Incident
 from eagle3ops.watchdog.judge.deadlines import Deadlines
 from eagle3ops.watchdog.judge.phases import PHASES
@@ -124,7 +124,9 @@ async def _watch_run(asked: Asked, run: Path, stage: str) -> int:
         if subject.processes:
             seen = True
             one = _OneStage(finder, subject.stage)
-            code = await _guard(asked, one, subject, asked.evidence or run / "artifacts", expect="any", may_ask=finder.quiet)
+            code = await _guard(
+                asked, one, subject, asked.evidence or run / "artifacts", expect="any", may_ask=finder.quiet
+            )
         else:
             await asyncio.sleep(0.5)
         subject, over = await _aside(lambda: (finder(), finder.over()))
@@ -147,7 +149,7 @@ class _OneStage:
     def over(self) -> bool:
         return self._finder.over() or self._gone >= 2
 
-    def progress(self) -> list[tuple[str, float]]:
+    def progress(self) -> list[Told]:
         return self._finder.progress()
 
 
@@ -167,7 +169,7 @@ async def _guard(
     evidence: Path,
     *,
     expect: Expect,
-    may_ask: Callable[[], bool] = lambda: True,
+    may_ask: Callable[[], bool] | None = None,
 ) -> int:
     deadlines = Deadlines.load(locations.state_folder() / "deadlines.json", given=asked.deadlines, job=subject.stage)
     report = _Report(asked.json)
@@ -217,7 +219,9 @@ class _Report:
         if subject.url:
             self.say(f"  asked at {subject.url}")
         elif subject.run_dir is None and not quiet_counts:
-            self.say("  that it is quiet is no fault, unless its log says what it is at; --deadline working=SECONDS makes it one")
+            self.say(
+                "  that it is quiet is no fault, unless its log says what it is at; --deadline working=SECONDS makes it one"
+            )
 
     def say(self, words: str) -> None:
         """For people, whatever the output is."""

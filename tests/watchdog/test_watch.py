@@ -572,6 +572,63 @@ def test_who_listens_to_every_second_sample_is_not_blind() -> None:
     assert machine.watch.judge(machine.at).standing is Standing.UNKNOWN
 
 
+def test_one_look_that_is_missed_hides_nothing() -> None:
+    machine = Machine(Process(1, **STOPPED))
+    for number in range(20):
+        machine.watch.sample(machine.sample(2.2 if number % 7 == 6 else 1.0), frozenset({1}))
+        machine.readings.append(machine.watch.judge(machine.at))
+    assert Standing.UNKNOWN not in machine.standings
+    assert told(machine.readings[-1]) == ("stopped", Standing.CONVICTED)
+
+
+# ---------------------------------------------------------------- a stage goes on to something else
+
+
+def test_what_a_stage_does_after_its_server_is_not_the_end_of_that_server() -> None:
+    machine = Machine(Process(1, cpu=1.0), expect="any")
+    machine.say("INFO:     Shutting down")
+    machine.watch.turned("ended", "engine.log", machine.at)
+    machine.say("INFO:     Finished server process [7], SIGTERM received")  # read late
+    machine.run(600)
+    machine.processes[0].cpu = 0.0
+    machine.run(600)
+    assert machine.standings == {Standing.HEALTHY}
+    # The next one of that name has a phase of its own.
+    machine.watch.turned("began", "engine.log", machine.at)
+    machine.say(LOADED)
+    assert told(machine.run(200)) == ("deadlock", Standing.CONVICTED)
+
+
+def test_the_answers_of_a_server_that_was_ended_count_no_more() -> None:
+    machine = Machine(Process(1), expect="any")
+    machine.answer(True)
+    machine.run(10)
+    machine.answer(False)
+    machine.answer(False)
+    machine.watch.turned("ended", "engine.log", machine.at)
+    assert told(machine.run(30)) == ("idle", Standing.HEALTHY)
+
+
+@pytest.mark.parametrize(("kind", "log"), [("done", ""), ("began", "turn-conclude.log")])
+def test_what_follows_the_last_step_has_no_limit_of_a_step(kind: str, log: str) -> None:
+    machine = Machine(Process(1, cpu=1.0), expect="any")
+    machine.watch.progress("train: progress", machine.at)
+    machine.run(5)
+    machine.watch.turned(kind, log, machine.at)
+    machine.run(900)
+    assert machine.standings == {Standing.HEALTHY}
+    machine.watch.progress("train: progress", machine.at)
+    machine.processes[0].cpu = 0.0
+    assert told(machine.run(130)) == ("deadlock", Standing.CONVICTED)
+
+
+def test_a_scheduler_that_polls_does_not_spin() -> None:
+    machine = Machine(Process(1, cpu=1.0))
+    machine.say("[2026-11-30 02:46:20] Start of co-locate warmup")
+    machine.watch.enter("warming_up", machine.at)
+    assert told(machine.run(700)) == ("overdue", Standing.CONVICTED)
+
+
 def test_no_samples_is_not_health() -> None:
     watch = Watch("server", expect="server")
     assert watch.judge(5.0).standing is Standing.UNKNOWN

@@ -9,9 +9,10 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.directory import RunDirectory
@@ -29,6 +30,19 @@ _ENVIRON_BYTES = 1 << 20
 QUIET_S = 60.0
 """A stage that reported progress so recently shows by itself that its server works."""
 _DEFAULT_PORTS = {"sglang": "30000", "vllm": "8000"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a stage of a run has reported."""
+
+    what: str
+    at: float
+    """Seconds since 1970."""
+    kind: Literal["progress", "done", "began", "ended"] = "progress"
+    """`done`: all that it counts; `began`, `ended`: a program of its own."""
+    log: str = ""
+    """Name of that program's log."""
 
 
 class Finder(Protocol):
@@ -152,7 +166,7 @@ class RunFinder:
         self._asked = stage
         self._reader = self.run.reader()
         self._spawned: dict[str, list[Mapping[str, Any]]] = {}
-        self._progress: list[tuple[str, float]] = []
+        self._told: list[Told] = []
         self._progress_at = time.monotonic()
         self._over = False
 
@@ -182,9 +196,9 @@ class RunFinder:
         """Does nobody look after the run any more?"""
         return self._over
 
-    def progress(self) -> list[tuple[str, float]]:
-        """What its stages have reported since the last call: (what, seconds since 1970)."""
-        told, self._progress = self._progress, []
+    def progress(self) -> list[Told]:
+        """What its stages have reported since the last call."""
+        told, self._told = self._told, []
         return told
 
     def quiet(self) -> bool:
@@ -194,16 +208,27 @@ class RunFinder:
     def _take(self, event: Event) -> None:
         stage = event.stage or ""
         if event.kind in ("progress", "metric", "artifact"):
-            # Of a long log only the last is of use: it says that there was progress, and when.
-            self._progress = [*self._progress[-31:], (f"{stage}: {event.kind}", event.ts)]
+            self._tell(Told(f"{stage}: {event.kind}", event.ts))
             self._progress_at = time.monotonic()
+            if event.kind == "progress" and _complete(event.data):
+                # What follows, such as a last measurement, may take as long as it wants.
+                self._tell(Told(f"{stage}: all done", event.ts, "done"))
         elif event.kind == "stage" and event.data.get("status") == "running":
             # Another attempt: what the one before has logged and reported says nothing about this one.
             self._spawned[stage] = []
-            self._progress = []
+            self._told = []
             self._progress_at = time.monotonic()
-        elif event.kind == "process" and event.data.get("state") == "started" and event.stage is not None:
-            self._spawned.setdefault(stage, []).append(event.data)
+        elif event.kind == "process" and event.stage is not None:
+            state, role = event.data.get("state"), str(event.data.get("role"))
+            if state == "started":
+                self._spawned.setdefault(stage, []).append(event.data)
+                self._tell(Told(f"{stage}: {role} began", event.ts, "began", f"{role}.log"))
+            elif state == "ended":
+                self._tell(Told(f"{stage}: {role} ended", event.ts, "ended", f"{role}.log"))
+
+    def _tell(self, one: Told) -> None:
+        # Of a long log only the last is of use: it says that there was progress, and when.
+        self._told = [*self._told[-255:], one]
 
     def _members(self) -> tuple[ProcessId, ...]:
         table, boot, me = process_table(), boot_id(), os.getpid()
@@ -339,6 +364,11 @@ def _roles(spawned: Iterable[Mapping[str, Any]], members: Collection[ProcessId])
             rank = f", rank {one['rank']}" if isinstance(one.get("rank"), str) and one["rank"].isdecimal() else ""
             roles[process.pid] = f"{one.get('role')}{rank}"
     return roles
+
+
+def _complete(data: Mapping[str, Any]) -> bool:
+    done, total = data.get("done"), data.get("total")
+    return isinstance(done, int | float) and isinstance(total, int | float) and done >= total
 
 
 def _url_of(spawned: Iterable[Mapping[str, Any]], members: Collection[ProcessId]) -> str | None:

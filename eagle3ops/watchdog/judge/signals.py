@@ -232,7 +232,7 @@ class Window:
         cost = number(sample.get("cost_ms")) or 0.0
         # A sampler may look more often than it is listened to, so that its interval measures its own gaps only.
         listened = max(interval, self._usual(), _GAP_FLOOR_S)
-        times = 1.5 if pressed else 2.0
+        times = 1.5 if pressed else 2.5
         late = sample.get("late") is True or told > times * interval or gap > times * listened
         why = ""
         if suspended > _SUSPENDED_S:
