@@ -581,6 +581,17 @@ def test_one_look_that_is_missed_hides_nothing() -> None:
     assert told(machine.readings[-1]) == ("stopped", Standing.CONVICTED)
 
 
+def test_a_gpu_that_spins_still_does_after_a_short_gap() -> None:
+    machine = Machine(Process(1, cpu=1.0), Process(2), expect="work")
+    machine.gpus = [gpu(0, 100.0, 124.0), gpu(1, 0.0, 122.0)]
+    assert told(machine.run(60)) == ("spin", Standing.ACCUSED)
+    machine.watch.sample(machine.sample(3.5), frozenset({1, 2}))
+    assert machine.watch.judge(machine.at).standing is Standing.UNKNOWN
+    after = [machine.run(1) for _ in range(15)]
+    assert {told(one) for one in after[6:]} == {("spin", Standing.ACCUSED)}
+    assert Standing.HEALTHY not in {one.standing for one in after}
+
+
 # ---------------------------------------------------------------- a stage goes on to something else
 
 

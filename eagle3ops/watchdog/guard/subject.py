@@ -223,7 +223,7 @@ class RunFinder:
             if state == "started":
                 self._spawned.setdefault(stage, []).append(event.data)
                 self._tell(Told(f"{stage}: {role} began", event.ts, "began", f"{role}.log"))
-            elif state == "ended":
+            elif state == "ended" and role != stage:
                 self._tell(Told(f"{stage}: {role} ended", event.ts, "ended", f"{role}.log"))
 
     def _tell(self, one: Told) -> None:

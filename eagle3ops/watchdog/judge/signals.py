@@ -131,6 +131,7 @@ class Window:
             if boot == self._boot or not boot:
                 return
             self._forget(at)
+            self.gpus.missed(KEEP_S)
             self.at = None
         self._boot = boot or self._boot
         self._look_for_gap(sample, at)
@@ -244,6 +245,7 @@ class Window:
         if why:
             self._lost.append((self.at, at))
             self._forget(at)
+            self.gpus.missed(at - self.at)
             self.blind_why = why
         else:
             self._gaps.append(gap)
@@ -261,7 +263,6 @@ class Window:
             track.state_since = max(track.state_since, at)
             track.family_since = max(track.family_since, at)
             track.still_since = max(track.still_since, at)
-        self.gpus.forget()
 
     def _processes(self, found: Iterable[Mapping[str, Any]], members: frozenset[int], at: float) -> None:
         for entry in found:
