@@ -26,6 +26,8 @@ from eagle3ops.watchdog.state import Subject
 MAX_LOGS = 32
 _RANK = re.compile(rb"(?:^|\0)(?:RANK)=(\d{1,6})(?=\0|$)")
 _URL_EVERY_S = 5.0
+_SCAN_EVERY_S = 5.0
+"""Reading the marks of all processes of a machine takes 0.1 s where there are thousands; children are found at once."""
 _ENVIRON_BYTES = 1 << 20
 QUIET_S = 60.0
 """A stage that reported progress so recently shows by itself that its server works."""
@@ -169,6 +171,8 @@ class RunFinder:
         self._told: list[Told] = []
         self._progress_at = time.monotonic()
         self._over = False
+        self._known: set[ProcessId] = set()
+        self._scanned_at = float("-inf")
 
     def __call__(self) -> Subject:
         """The processes of the stage as they are now; none while it does not run."""
@@ -222,6 +226,7 @@ class RunFinder:
             state, role = event.data.get("state"), str(event.data.get("role"))
             if state == "started":
                 self._spawned.setdefault(stage, []).append(event.data)
+                self._scanned_at = float("-inf")
                 self._tell(Told(f"{stage}: {role} began", event.ts, "began", f"{role}.log"))
             elif state == "ended" and role != stage:
                 self._tell(Told(f"{stage}: {role} ended", event.ts, "ended", f"{role}.log"))
@@ -231,15 +236,22 @@ class RunFinder:
         self._told = [*self._told[-255:], one]
 
     def _members(self) -> tuple[ProcessId, ...]:
-        table, boot, me = process_table(), boot_id(), os.getpid()
-        found = family(self.run.path)
+        table, boot = process_table(), boot_id()
+        now = time.monotonic()
+        if now - self._scanned_at >= _SCAN_EVERY_S:
+            self._scanned_at = now
+            self._known = self._scan(table)
+        self._known = grow(table, boot, self._known)
+        return tuple(sorted(self._known, key=lambda member: (member.start, member.pid)))
+
+    def _scan(self, table: Mapping[int, Stat]) -> set[ProcessId]:
+        me, found = os.getpid(), family(self.run.path)
         # The supervisor and who else guards the run are not the stage, and neither is what looks at it.
         own = ProcessId.from_json(self.run.supervisor())
         watchers = {me, *([own.pid] if own is not None else [])}
         watchers |= {pid for pid in found if pid in table and _guards(pid)}
         below = descendants(table, watchers - {own.pid if own is not None else 0})
-        kept = {process for pid, process in found.items() if pid not in watchers and pid not in below}
-        return tuple(sorted(grow(table, boot, kept), key=lambda member: (member.start, member.pid)))
+        return {process for pid, process in found.items() if pid not in watchers and pid not in below}
 
     def _log_starts(self, spawned: Iterable[Mapping[str, Any]]) -> dict[Path, int]:
         """Where this attempt begins in logs that an earlier one has written into as well."""
