@@ -132,6 +132,18 @@ FUTEX: dict[str, Any] = {"wchan": "futex_do_wait"}
 # ---------------------------------------------------------------- 30 minutes of each without an alarm
 
 
+def test_the_question_of_the_watchdog_is_no_work() -> None:
+    machine = Machine(Process(1, cpu=1.0))
+    machine.say(READY)
+    machine.run(30)
+    for _ in range(4):
+        machine.say("[2026-11-30 02:47:00] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0")
+        machine.answer(True, 0.5)
+        assert told(machine.run(1)) == ("idle", Standing.HEALTHY)
+        machine.run(9)
+    assert {one.state for one in machine.readings[-40:]} == {"idle"}
+
+
 def test_half_an_hour_of_idling_is_no_fault() -> None:
     machine = Machine(Process(1), Process(2, 1, wchan="poll_schedule_timeout.constprop.0", wakeups=0.1))
     machine.say(READY)

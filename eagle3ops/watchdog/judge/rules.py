@@ -162,6 +162,7 @@ def healthy(view: View) -> Finding:
     if name == "serving":
         told = view.reader.progress_at
         recent = told is not None and told != view.reader.ready_at and view.now - told <= 10.0
+        recent = recent and not view.asked.caused(told or 0.0)
         if view.asked.idle(view.now) and not recent:
             return Finding("idle")
         if gpu is not None and view.window.gpus.all and not view.asked.busy(view.now):
@@ -169,7 +170,7 @@ def healthy(view: View) -> Finding:
         cpu = rates is not None and rates.cpu >= 5.0
         if view.reader.batch_at is not None and view.asked.running is None:
             # It logs its batches: a scheduler that burns a core between them only polls.
-            cpu = view.now - view.reader.batch_at <= _BATCH_S
+            cpu = view.now - view.reader.batch_at <= _BATCH_S and not view.asked.caused(view.reader.batch_at)
         return Finding("serving" if recent or cpu or view.asked.busy(view.now) else "idle")
     if view.compiling and rates is not None and rates.cpu >= 20.0:
         return Finding("compiling")
