@@ -122,6 +122,7 @@ def build_parser() -> ArgumentParser:
     _add_watch(commands, common)
     _add_drafters(commands, common)
     _add_layers(commands)
+    _add_verify(commands)
     _add_patch(commands, common)
     convert = commands.add_parser("convert", help="a drafter's checkpoint in another engine's form")
     convert.add_argument("drafter", help="folder of the checkpoint")
@@ -236,6 +237,23 @@ def _add_patch(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentPa
             command.add_argument("--python", metavar="FILE", help="the engine's interpreter (that of the environment)")
             command.add_argument("--timeout", type=_seconds, default=600.0, metavar="S", help="for the import (600)")
             command.add_argument("--yes", dest="patch_yes", action="store_true", help="change it")
+
+
+def _add_verify(commands: "_SubParsersAction[ArgumentParser]") -> None:
+    verify = commands.add_parser("verify", help="start an engine and see what it would feed a drafter")
+    verify.add_argument("--target", required=True, metavar="DIR", help="folder of the target")
+    verify.add_argument(
+        "--drafter", metavar="DIR", help="whose config names the layers; without it the engine's default"
+    )
+    verify.add_argument(
+        "--trained-on", metavar="I,J,K", help="boundaries that training used: k = output of layer k - 1"
+    )
+    verify.add_argument("--engine", required=True, help="sglang or reference")
+    verify.add_argument("--python", metavar="FILE", help="the Python that has the engine (this one)")
+    verify.add_argument("--device", default="auto", help="cpu, cuda, or auto")
+    verify.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    verify.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    verify.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
 
 
 def _add_layers(commands: "_SubParsersAction[ArgumentParser]") -> None:

@@ -114,6 +114,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import layers
 
         return layers.layers(args, json=json)
+    if args.command == "verify":
+        from eagle3ops.commands import verify
+
+        return verify.verify(args, json=json)
     if args.command == "convert":
         from eagle3ops.commands import convert
 
@@ -174,6 +178,7 @@ _HERE_ONLY = (
     "lint",
     "patch",
     "convert",
+    "verify",
     "supports",
     "watch",
     "drill",

@@ -147,14 +147,14 @@ class Context:
         try:
             yield process
         finally:
-            await asyncio.shield(_end_group(process, identity))
+            await asyncio.shield(end_group(process, identity))
             self._emit("process", {"role": role, "state": "ended", "pid": process.pid, "code": process.returncode})
 
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
         self.events.append(kind, data, self.stage)
 
 
-async def _end_group(process: asyncio.subprocess.Process, leader: ProcessId | None) -> None:
+async def end_group(process: asyncio.subprocess.Process, leader: ProcessId | None) -> None:
     """End the group that `process` leads and everything below it, also when the leader itself has gone already."""
     doomed = _group(process.pid, leader)
     signal_all(doomed, signal.SIGTERM)

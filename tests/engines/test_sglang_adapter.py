@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from eagle3ops.engines.base import LogFact, ServeSpec
 from eagle3ops.engines.client import EngineError, parse_answer
 from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import patience_s, running
+from eagle3ops.engines.sglang.adapter import drafter_ids
 from eagle3ops.engines.sglang.requirements import check, installed, interpreter, numbers, parse_versions
 from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.runs.job import load_registry
@@ -94,8 +96,29 @@ def test_the_python_of_an_environment_keeps_its_name(tmp_path: Path, monkeypatch
 
 
 def demand(python: Path | str | None, **asked: bool) -> str:
-    known = {"on_gpu": False, "drafter": False, "hidden_states": False, "aux_layers": False} | asked
+    known = {"on_gpu": False, "drafter": False, "aux_layers": False} | asked
     return check(python=None if python is None else str(python), **known)
+
+
+def test_a_server_that_hands_over_states_does_not_speculate(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}')
+    spec = replace(CPU, drafter=tmp_path, return_hidden_states=True)
+    assert "--enable-return-hidden-states" in SGLANG.argv(spec)
+    assert "--disable-radix-cache" in SGLANG.argv(spec)
+    assert not any("speculative" in one for one in SGLANG.argv(spec))
+    environment = SGLANG.environment(spec)
+    assert environment["EAGLE3OPS_CAPTURE"] == "[1, 3, 5]"
+    assert (Path(environment["PYTHONPATH"]) / "eagle3ops_capture.py").is_file()
+    assert "EAGLE3OPS_CAPTURE" not in SGLANG.environment(CPU)
+
+
+@pytest.mark.parametrize(
+    "config", ["", "[]", "{}", '{"eagle_config": 3}', '{"eagle_config": {"eagle_aux_hidden_state_layer_ids": "1"}}']
+)
+def test_ids_that_it_cannot_read_are_none(config: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert drafter_ids(tmp_path) is None
+    assert drafter_ids(tmp_path / "nowhere") is None
 
 
 def test_what_it_cannot_do_is_refused_with_reason(tmp_path: Path) -> None:
@@ -105,8 +128,6 @@ def test_what_it_cannot_do_is_refused_with_reason(tmp_path: Path) -> None:
         demand(right, drafter=True)
     assert "--job generate" in str(caught.value)
     assert demand(right, on_gpu=True, drafter=True) == "0.5.14"
-    with pytest.raises(RequestError, match="wiring verdict"):
-        demand(right, on_gpu=True, hidden_states=True)
     with pytest.raises(RequestError, match="drafter's config names"):
         demand(right, on_gpu=True, aux_layers=True)
     newer = environment_with(tmp_path / "newer", "sglang-0.5.23.post1")
@@ -282,7 +303,7 @@ def test_only_the_stages_that_need_it_are_refused_and_before_they_start(tmp_path
     engine = f"{{name: sglang, device: cpu, python: {python}}}"
     stages = planned(f"schema: 1\nname: a\ntarget: {{model: tiny-random}}\nengine: {engine}\n", tmp_path)
     refused = {name for name, stage in stages.items() if stage.plan.refusal is not None}
-    assert refused == {"serve", "verify", "bench"}
+    assert refused == {"serve", "bench"}
     admit([stages["fetch"], stages["generate"]], tmp_path)
     with pytest.raises(RequestError, match="cannot speculate on a CPU"):
         admit(list(stages.values()), tmp_path)

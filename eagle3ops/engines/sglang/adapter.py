@@ -4,9 +4,12 @@ Written for 0.5.14, whose flags used here are those of the later 0.5 too. The fo
 recorded logs of both.
 """
 
+import json
 import re
 import shlex
+from pathlib import Path
 
+from eagle3ops import assets
 from eagle3ops.engines.base import LogFact, ServeSpec, on_gpu
 from eagle3ops.engines.sglang import requirements
 
@@ -41,8 +44,24 @@ _ERRORS = re.compile(
     r"Scheduler hit an exception|Received sigquit from a child process|Initialization failed\. |"
     r"Rank \d{1,9} scheduler died during initialization|Health check failed\.|\w{1,40} watchdog timeout "
 )
+PLUGIN = Path(assets.__file__).parent / "sglang_plugin"
+"""What makes a server hand over what a drafter would be fed, see the module there."""
 READY = "The server is fired up and ready to roll!"
 _LINE_CHARACTERS = 2000
+
+
+def drafter_ids(drafter: Path | None) -> list[int] | None:
+    """The layer ids that SGLang reads in a drafter's config; None where it reads none, and takes its default.
+
+    It takes whatever it cannot read for none, without a word.
+    """
+    if drafter is None:
+        return None
+    try:
+        ids = json.loads((drafter / "config.json").read_text())["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return ids if isinstance(ids, list) and all(type(one) is int for one in ids) else None
 
 
 class SglangAdapter:
@@ -55,8 +74,7 @@ class SglangAdapter:
         requirements.check(
             python=spec.python,
             on_gpu=on_gpu(spec.device),
-            drafter=spec.drafter is not None,
-            hidden_states=spec.return_hidden_states,
+            drafter=spec.drafter is not None and not spec.return_hidden_states,
             aux_layers=spec.aux_layers is not None,
         )
 
@@ -70,6 +88,12 @@ class SglangAdapter:
             # A crashed server would keep its GPUs for a minute more, waiting for a core dump that nobody asked for.
             "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
         }
+        if spec.return_hidden_states:
+            variables |= {
+                "PYTHONPATH": str(PLUGIN),
+                "SGLANG_PLUGINS": "eagle3ops_capture",
+                "EAGLE3OPS_CAPTURE": json.dumps(drafter_ids(spec.drafter)),
+            }
         if spec.port + _GRPC_OFFSET > _LAST_PORT:
             # It reserves this one although it does not listen on it, and refuses to start where there is none.
             variables["SGLANG_GRPC_PORT"] = str(spec.port - _GRPC_OFFSET)
@@ -101,7 +125,10 @@ class SglangAdapter:
             argv.append("--trust-remote-code")
         if spec.context_length is not None:
             argv += ["--context-length", str(spec.context_length)]
-        if spec.drafter is not None:
+        if spec.return_hidden_states:
+            # Rows that come from the prefix cache would be missing.
+            argv += ["--enable-return-hidden-states", "--disable-radix-cache"]
+        elif spec.drafter is not None:
             argv += [
                 "--speculative-algorithm", "EAGLE3",
                 "--speculative-draft-model-path", str(spec.drafter),

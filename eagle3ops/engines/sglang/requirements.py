@@ -39,14 +39,13 @@ def interpreter(python: str | None) -> str:
     return sys.executable if python is None else str(Path(python).expanduser())
 
 
-def check(*, python: str | None, on_gpu: bool, drafter: bool, hidden_states: bool, aux_layers: bool) -> str:
+def check(*, python: str | None, on_gpu: bool, drafter: bool, aux_layers: bool) -> str:
     """The version that would serve.
 
     Args:
         python: see `interpreter`.
         on_gpu: whether a GPU computes.
         drafter: whether it is to speculate.
-        hidden_states: whether it is to return what it feeds the drafter.
         aux_layers: whether it is to feed other layers than the drafter's config names.
 
     Raises:
@@ -74,11 +73,6 @@ def check(*, python: str | None, on_gpu: bool, drafter: bool, hidden_states: boo
         raise RequestError(
             f"engine sglang: {version} cannot speculate on a CPU: its EAGLE-3 workers launch Triton and CUDA kernels",
             remedy="run --job generate only, serve with engine.name: reference, or use a machine with a GPU",
-        )
-    if hidden_states:
-        raise RequestError(
-            "engine sglang: capturing what it feeds the drafter is not built yet, so there is no wiring verdict of it",
-            remedy="verify with engine.name: reference; what SGLang answers can be measured with --job bench",
         )
     if aux_layers:
         raise RequestError(

@@ -1,0 +1,69 @@
+"""What does `eagle3ops verify` print? What an engine captures for a drafter, and whether training used the same."""
+
+import asyncio
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+
+from eagle3ops import locations
+from eagle3ops.commands.layers import parse_ids
+from eagle3ops.commands.output import write, write_json
+from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.errors import ExitCode, RequestError
+from eagle3ops.wiring.lint.lint import read_target
+from eagle3ops.words import plain
+
+BOUNDARIES = "boundaries: 0 = embedding, k = output of layer k - 1"
+CODES = {"PASS": ExitCode.DONE, "FAIL": ExitCode.VERDICT_FAIL, "UNDECIDED": ExitCode.FAILED}
+
+
+def verify(args: Namespace, *, json: bool) -> int:
+    """Start the engine and judge; returns 0 for PASS, 3 for FAIL, 1 where it is undecided.
+
+    Raises:
+        RequestError: a folder is none, or the ids make no sense.
+        Eagle3opsError: the engine does not start, or answers something else.
+    """
+    from eagle3ops.wiring.live import Asked
+    from eagle3ops.wiring.live import verify as judge
+
+    target, drafter = Path(args.target), Path(args.drafter) if args.drafter else None
+    for folder, what in ((target, "target"), (drafter, "drafter")):
+        if folder is not None and not (folder / "config.json").is_file():
+            raise RequestError(f"{folder}: holds no config.json, so no {what}", remedy="name the model's folder")
+    locations.require_writable(locations.state_folder() / "verify")
+    log = Path(tempfile.mkdtemp(prefix="engine-", dir=locations.state_folder() / "verify")) / "engine.log"
+    asked = Asked(
+        engine=args.engine,
+        python=args.python,
+        device=args.device,
+        dtype=args.dtype,
+        target=target.absolute(),
+        drafter=None if drafter is None else drafter.absolute(),
+        trained=_trained(args.trained_on, target),
+        log=log,
+        trust_remote_code=args.trust_remote_code,
+    )
+    found = asyncio.run(judge(asked))
+    if json:
+        write_json(found.as_json() | {"engine": args.engine, "log": str(log)})
+    else:
+        write(f"{found.verdict}  {plain(found.reason)}")
+        write(f"  the engine's log: {plain(log)}")
+        if found.verdict == "UNDECIDED" and asked.trained is None:
+            write(f"  say which layers training used: --trained-on 2,15,27 ({BOUNDARIES})")
+    return CODES[found.verdict]
+
+
+def _trained(ids: str | None, target: Path) -> AuxLayers | None:
+    if ids is None:
+        return None
+    layers = read_target(target).size("num_hidden_layers")
+    if layers is None:
+        raise RequestError(f"{target}: its config says no num_hidden_layers", remedy="name the target's folder")
+    try:
+        return AuxLayers(tuple(parse_ids(ids)), layers)
+    except ValueError as error:
+        raise RequestError(
+            f"--trained-on: {error}", remedy="boundaries: 0 = embedding, k = output of layer k - 1"
+        ) from error

@@ -1,0 +1,172 @@
+"""What does an engine capture for a drafter, here and now? Started, asked, and held against the reference.
+
+No pipeline, no training: a target, a drafter's config, and an engine. The verdict needs to know which layers training
+used; without that it can only say what is captured.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.engines.base import ServeSpec
+from eagle3ops.engines.client import EngineError, Sampling
+from eagle3ops.engines.registry import adapter
+from eagle3ops.engines.serving import free_port, running
+from eagle3ops.runs.context import end_group
+from eagle3ops.runs.leash import leashed
+from eagle3ops.runs.processes import identify
+from eagle3ops.wiring.capture import prompt_states
+from eagle3ops.wiring.cause import Cause, Held, explain, search
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROBES, TOKENS = 3, 32
+_TEXTS = (
+    "The quick brown fox jumps over the lazy dog, and then it tells everybody at home what it saw on its long way.",
+    "def add(a, b):\n    return a + b\n\nprint(add(2, 3))  # prints 5, as everybody who can count would have expected",
+    "Once upon a time a small drafter guessed what the large model would say next, and was right more than half of it.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which engine, for which drafter."""
+
+    engine: str
+    python: str | None
+    device: str
+    dtype: str
+    target: Path
+    drafter: Path | None
+    trained: AuxLayers | None
+    """The layers that training used; None where nobody says."""
+    log: Path
+    """Where the engine's output goes."""
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of it."""
+
+    verdict: str
+    """`PASS`, `FAIL`, or `UNDECIDED`."""
+    reason: str
+    held: tuple[Held | None, ...]
+    cause: Cause | None
+    num_layers: int
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "boundary": [None if one is None or one.normed else one.boundary for one in self.held],
+            "errors": [None if one is None else one.error for one in self.held],
+            "cause": None if self.cause is None else self.cause.as_dict(),
+            "num_layers": self.num_layers,
+        }
+
+
+async def verify(asked: Asked) -> Verdict:
+    """Start the engine, capture, end it, and judge.
+
+    Raises:
+        RequestError: the engine cannot serve this, or it is not known.
+        Eagle3opsError: it did not start, or answered something else than states.
+    """
+    import torch
+
+    from eagle3ops.engines.reference.model import Target, pick_device
+
+    target = await asyncio.to_thread(Target.load, asked.target, torch.float32, pick_device(asked.device))
+    texts = await asyncio.to_thread(probe_tokens, asked.target, target.config.vocab_size)
+    captured = await capture(asked, texts)
+    return await asyncio.to_thread(_judge, asked, target, texts, captured)
+
+
+async def capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "list[Tensor]":
+    """What the engine would feed the drafter for each text, `[T, A * H]`."""
+    engine = adapter(asked.engine)
+    spec = ServeSpec(
+        model=asked.target, port=free_port(), dtype=asked.dtype, device=asked.device, drafter=asked.drafter,
+        max_running_requests=1, return_hidden_states=True, python=asked.python,
+        trust_remote_code=asked.trust_remote_code,
+    )  # fmt: skip
+
+    @asynccontextmanager
+    async def spawn(argv: Sequence[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[Any]:
+        asked.log.parent.mkdir(parents=True, exist_ok=True)
+        with asked.log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *leashed(argv), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+                env=os.environ | dict(env), start_new_session=True,
+            )  # fmt: skip
+        try:
+            yield process
+        finally:
+            await asyncio.shield(end_group(process, identify(process.pid)))
+
+    found = []
+    async with running(engine, spec, spawn=spawn, log=asked.log) as client:
+        for ids in texts:
+            answer = await client.generate(list(ids), Sampling(max_new_tokens=1), return_hidden_states=True)
+            states = prompt_states(answer.hidden_states)
+            if states.shape[0] != len(ids):
+                raise EngineError(
+                    f"the engine returned {states.shape[0]} hidden states for {len(ids)} tokens",
+                    remedy="switch its prefix cache and chunked prefill off",
+                )
+            found.append(states)
+    return found
+
+
+def probe_tokens(target: Path, vocab: int) -> list[list[int]]:
+    """Token ids of a few texts; where there is no tokenizer, the same drawn ids every time."""
+    from eagle3ops.engines.tokenizer import ChatTokenizer, TokenizerError
+
+    try:
+        tokenizer = ChatTokenizer(target)
+        found = [tokenizer.encode_chat([{"role": "user", "content": text}])[:TOKENS] for text in _TEXTS]
+        if all(len(ids) >= 8 and max(ids) < vocab for ids in found):
+            return found
+    except TokenizerError:
+        pass
+    return [[(7 + 31 * at + 97 * row + at * at * (row + 3)) % vocab for at in range(TOKENS)] for row in range(PROBES)]
+
+
+def _judge(asked: Asked, target: Any, texts: Sequence[Sequence[int]], captured: "list[Tensor]") -> Verdict:
+    import torch
+
+    hidden, layers = target.config.hidden_size, target.config.num_layers
+    references, normed = [], []
+    for ids in texts:
+        row, length = torch.tensor([list(ids)]), torch.tensor([len(ids)])
+        known = target.boundaries(row, length, range(layers + 1))[:, 0]
+        references.append(known.float().cpu())
+        normed.append(target.normed(known[-1]).float().cpu())
+    width = captured[0].shape[1]
+    if width % hidden:
+        reason = f"the engine hands over {width} numbers a token, which is no multiple of the target's {hidden}"
+        return Verdict("FAIL", reason, (), None, layers)
+    held = tuple(search(captured, references, normed))
+    told = "; ".join(
+        f"segment {at} holds {'nothing that is known' if one is None else one.words(layers)}"
+        for at, one in enumerate(held)
+    )
+    if asked.trained is None:
+        return Verdict("UNDECIDED", f"{told}; whether training used these is not known here", held, None, layers)
+    cause = explain(asked.trained, held)
+    if cause is None:
+        worst = max((one.error for one in held if one is not None), default=0.0)
+        reason = f"{told}, as in training; the largest relative error is {worst:.1e}"
+        return Verdict("PASS", reason, held, None, layers)
+    unsure = cause.kind == "unknown" and any(one is not None for one in held)
+    details = f": {cause.detail}" if cause.detail else ""
+    return Verdict("UNDECIDED" if unsure else "FAIL", f"{cause.words}{details}; {cause.fix}", held, cause, layers)
