@@ -179,8 +179,8 @@ def healthy(view: View) -> Finding:
     fetches = read >= (20e6 if not name else 100e6) or view.window.gpus.grew(30.0) >= GREW_BYTES
     if name == "starting":
         return Finding("loading" if fetches and view.reader.spoke_at is None else "starting")
-    gone = view.window.gone_at
-    ending = gone is not None and view.now - gone <= 15.0
+    gone, came = view.window.gone_at, view.window.came_at
+    ending = gone is not None and view.now - gone <= 15.0 and (came is None or came < gone)
     ending |= any(track.state == "Z" and _mattered(track) for track in view.window.tracks.values())
     if ending and (rates is None or rates.cpu < 5.0) and (gpu is None or gpu < 5.0):
         return Finding("stopping")
