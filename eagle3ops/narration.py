@@ -30,7 +30,8 @@ def line(event: Event) -> str | None:
         word = "PASS" if data.get("passed") else "FAIL"
         return f"{stage}: verdict {plain(data.get('name', ''))}: {word}: {plain(data.get('reason', ''))}"
     if event.kind == "incident":
-        return None if data.get("again") else f"{stage}: watchdog: {plain(data.get('title', ''))}"
+        title = plain(data.get("title", "")).removeprefix(f"stage {stage}: ")
+        return None if data.get("again") else f"{stage}: watchdog: {title}"
     if event.kind == "remedy":
         return _remedy_line(stage, data)
     if event.kind in ("info", "warn"):
@@ -40,15 +41,29 @@ def line(event: Event) -> str | None:
 
 
 def lines(event: Event) -> list[str]:
-    """What is said of an event where there is room: `line`, and below the failure of a stage its root cause."""
+    """What is said of an event where there is room: `line`, and below it a root cause, a remedy, where evidence is."""
     first = line(event)
-    root = event.data.get("root") if event.kind == "stage" else None
-    found = [] if first is None else [first]
+    if first is None:
+        return []
+    data = event.data
+    if event.kind == "run" and data.get("status") != "running":
+        first = f"run: {plain(data.get('status'))}"  # why is said below, with what to do about it
+    found = [first]
+    root = data.get("root") if event.kind == "stage" else None
     if isinstance(root, Mapping):
         where = f"{plain(root.get('file', ''))}:{plain(root.get('line_no', ''))}"
         found.append(f"  cause: {where}  {plain(root.get('text', ''))[:300]}")
         found += [f"    {plain(words)}" for words in (root.get("explanation"),) if words]
         found += [f"    -> {plain(words)}" for words in (root.get("fix"),) if words]
+    if event.kind == "incident":
+        found += [f"    {plain(words)}" for words in (data.get("explanation"),) if words]
+        remedies = data.get("remedies")
+        told = [one.get("words") for one in remedies if isinstance(one, Mapping)] if isinstance(remedies, list) else []
+        found += [
+            f"    -> {plain(words)}" for words in told if words and not str(words).startswith("the evidence is in")
+        ]
+    if event.kind == "remedy" and data.get("evidence"):
+        found.append(f"    the evidence is in {plain(data['evidence'])}")
     return found
 
 
@@ -79,6 +94,8 @@ def _stage_line(stage: str, data: Mapping[str, Any]) -> str:
         return f"{stage}: done before, skipped"
     took = data.get("seconds")
     text = f"{stage}: {plain(status)}"
+    if status == "running" and data.get("attempt"):
+        text += f", attempt {plain(data['attempt'])}"
     if isinstance(took, int | float) and status != "running":
         text += f" after {human_seconds(took)}"
     error = data.get("error")

@@ -42,6 +42,8 @@ def diagnose(args: Namespace, root: str | None, host: str | None, *, json: bool)
 def _tell(found: Mapping[str, Any]) -> None:
     write(_VERDICTS.get(found["verdict"], plain(found["verdict"])))
     root = found["root"]
+    if found["verdict"] == "no_failure":
+        write("  -> what hangs without a word shows in its processes only: eagle3ops watch, eagle3ops incidents RUN")
     if root is not None:
         write(f"  {plain(root['file'])}:{root['line_no']} (byte {root['offset']})")
         write(f"  {plain(root['text'])}")

@@ -67,7 +67,8 @@ def drill(args: Namespace, *, json: bool) -> int:
 
 def _tell_reading(after_s: float | None, reading: Any) -> None:
     when = "before" if after_s is None or after_s < 0 else f"{after_s:5.0f} s"
-    write(f"  {when}  {reading.standing.value:9}  {reading.state:12}  {plain(reading.title)[:110]}")
+    title = "" if reading.standing.value == "healthy" else plain(reading.title)[:110]
+    write(f"  {when}  {reading.standing.value:9}  {reading.state:12}  {title}".rstrip())
 
 
 def _words(outcome: Any) -> str:

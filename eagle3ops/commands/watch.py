@@ -123,10 +123,8 @@ async def _watch_run(asked: Asked, run: Path, stage: str) -> int:
             break
         if subject.processes:
             seen = True
-            one = _OneStage(finder, subject.stage)
-            code = await _guard(
-                asked, one, subject, asked.evidence or run / "artifacts", expect="any", may_ask=finder.quiet
-            )
+            one, evidence = _OneStage(finder, subject.stage), asked.evidence or run / "artifacts"
+            code = await _guard(asked, one, subject, evidence, expect="any", may_ask=finder.quiet)
         else:
             await asyncio.sleep(0.5)
         subject, over = await _aside(lambda: (finder(), finder.over()))
@@ -219,9 +217,7 @@ class _Report:
         if subject.url:
             self.say(f"  asked at {subject.url}")
         elif subject.run_dir is None and not quiet_counts:
-            self.say(
-                "  that it is quiet is no fault, unless its log says what it is at; --deadline working=SECONDS makes it one"
-            )
+            self.say("  without a phase in its log, quiet counts as idle; --deadline working=SECONDS limits it")
 
     def say(self, words: str) -> None:
         """For people, whatever the output is."""

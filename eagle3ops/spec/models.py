@@ -21,6 +21,7 @@ Phase = Literal[
     "checkpointing",
     "extracting",
     "generating",
+    "working",
     "stopping",
 ]
 """What work can be doing, by its own words; each phase has a deadline."""
@@ -82,8 +83,8 @@ class WatchdogSpec(Section):
     """How often the same fault of a stage is met with a restart before the run is given up; progress begins anew."""
     bisect: bool = False
     """After the restarts, try again with settings that avoid a known cause, one at a time, before giving up."""
-    deadlines: Mapping[Phase, Annotated[float, Field(gt=0, le=LONGEST_S)]] = Field(default_factory=dict)
-    """Phase -> seconds after which it is overdue, where the usual ones do not fit: `{loading: 7200}`."""
+    deadlines: Mapping[Phase, Annotated[float, Field(ge=0, le=LONGEST_S)]] = Field(default_factory=dict)
+    """Phase -> seconds after which it is overdue, where the usual ones do not fit: `{loading: 7200}`; 0: never."""
     probe: bool = True
     """Ask a server now and then for one token, which alone tells a silent one from a dead one."""
 

@@ -184,9 +184,9 @@ def given_up(run: RunDirectory, stage: str, decision: Decision) -> dict[str, Any
     evidence = f"the evidence is in {decision.evidence}; " if decision.evidence else ""
     commanded = run.command("incidents")
     return {
-        "error": f"stopped by the watchdog: {decision.title} ({decision.why})",
+        "error": f"stopped by the watchdog: {decision.title.removeprefix(f'stage {stage}: ')} ({decision.why})",
         "exit_code": int(ExitCode.WATCHDOG),
-        "remedy": f"{evidence}{commanded.replace(' runs ', ' ', 1)} says what can be done",
+        "remedy": f"{evidence}{commanded.replace(' runs ', ' ', 1)} shows what can be done",
         "log": str(run.logs / f"{stage}.log"),
     }
 

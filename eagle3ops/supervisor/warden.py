@@ -67,11 +67,14 @@ class Warden:
         key = (reading.state, reading.standing, reading.phase)
         if before is not None and key == (before.state, before.standing, before.phase):
             return
+        if before is None and reading.standing is Standing.UNKNOWN:
+            return  # nothing has been seen yet, which goes without saying
         self._changes += 1
         if self._changes <= MOST_CHANGES:
             shown = "; ".join(signal.words for signal in reading.signals[:3])
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            log_line(f"{stamp} {self.stage}: {reading.standing}: {reading.title or reading.state} ({shown})")
+            why = f" ({shown})" if shown else ""
+            log_line(f"{stamp} {self.stage}: {reading.standing}: {reading.title or reading.state}{why}")
 
     def on_incident(self, incident: Incident, folder: Path) -> None:
         """An incident began, was judged anew, or is over. Only a conviction is written down: an accusation is none."""
@@ -126,7 +129,9 @@ class Warden:
 
     def _note(self, fault: str, step: Step, **more: Any) -> None:
         incident = self._incident.id if self._incident is not None else ""
-        data = {"step": step.kind, "incident": incident, "fingerprint": fault, "why": step.words, **more}
+        evidence = "" if self._folder == Path() else str(self._folder)
+        data = {"step": step.kind, "incident": incident, "fingerprint": fault, "why": step.words, "evidence": evidence}
+        data |= more
         self.events.append("remedy", data, self.stage)
 
     async def _release(self, reading: Reading, dossier: Any, fault: str) -> bool:

@@ -65,7 +65,7 @@ def test_the_real_guard_finds_explains_and_collects_before_it_is_ended(toy: Toy)
     (toy.last().path / "mended").touch()
     _, err = process.communicate(timeout=110)
     assert process.returncode == 0, err
-    assert "use: watchdog: stage use: stopped" in err
+    assert "use: watchdog: stopped" in err
     kinds = [event["kind"] for event in toy.events()]
     assert kinds.index("incident") < kinds.index("remedy")
     evidence = Path(until(toy, "remedy", step="restart")["data"]["evidence"])

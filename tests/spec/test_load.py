@@ -248,7 +248,7 @@ def test_the_watchdog_is_told_by_phases_that_exist() -> None:
             "{deadlines: {loadin: 4}}",
             r"f\.yaml:7:24: watchdog\.deadlines\.loadin: unknown key\n.*did you mean 'loading'",
         ),
-        ("{deadlines: {loading: -1}}", r"watchdog\.deadlines\.loading: .*greater than 0"),
+        ("{deadlines: {loading: -1}}", r"watchdog\.deadlines\.loading: .*greater than or equal to 0"),
         ("{action: kill}", "expected 'notify' or 'restart', got 'kill'"),
         ("{on: off}", "expected true or false"),
     ]:

@@ -245,7 +245,7 @@ def test_sockets_that_nobody_accepts_or_reads(start: Start, tmp_path: Path) -> N
     assert (listening["state"], listening["unread"]) == ("LISTEN", 0)
     with socket.create_connection(("127.0.0.1", int(listening["local"].rpartition(":")[2]))):
         dossier = collect(subject(server), tmp_path / "e")
-    assert f"1 connections to {listening['local']} wait to be accepted" in words(dossier)
+    assert "1 connection waits to be accepted" in words(dossier)
 
 
 def test_no_planted_secret_is_in_any_file(start: Start, tmp_path: Path) -> None:

@@ -326,3 +326,48 @@ def test_two_that_do_different_things_are_not_blamed() -> None:
     dumps = [parse_dump(RANKS.format(pid=rank, top=f"work_{rank} (x.py:1)", line=1), rank) for rank in range(2)]
     assert not any(one.odd for one in cluster(dumps, {0: "job", 1: "job"}))
     assert stacks.normalise(dumps[0].threads[0].frames)[1].line is None
+
+
+KILLED = (
+    "[{at}.1] python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "[{at}.2] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={group},"
+    "task_memcg={group},task=python,pid={pid},uid=0",
+    "[{at}.3] Memory cgroup out of memory: Killed process {pid} (python) total-vm:74948kB, anon-rss:59144kB",
+)
+
+
+def _killed(pid: int, group: str = "/other", at: int = 100) -> list[str]:
+    return [line.format(pid=pid, group=group, at=at) for line in KILLED]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        pytest.param(_killed(7), 2, id="one of them"),
+        pytest.param(_killed(8), 0, id="somebody else"),
+        pytest.param(_killed(8, "/jobs/a/b"), 2, id="of their group, and gone"),
+        pytest.param(_killed(8, "/jobs/ab"), 0, id="of a group with a longer name"),
+        pytest.param(_killed(7, at=10), 0, id="long before"),
+        pytest.param(["[100.0] INFO: task python3:8 blocked for more than 122 seconds."], 0, id="a task of another"),
+        pytest.param(["[100.0] INFO: task python3:7 blocked for more than 122 seconds."], 1, id="a task of theirs"),
+        pytest.param(["[100.0] python3[8]: segfault at 0 ip 0 sp 0 error 4 in libc.so.6"], 0, id="a crash of another"),
+        pytest.param(["[100.0] watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:7]"], 1, id="a lockup"),
+        pytest.param(["[100.0] nfs: server a not responding, still trying"], 1, id="names nobody"),
+        pytest.param(
+            ["[100.0] NVRM: Xid (PCI:0000:19:00): 79, pid='<unknown>', GPU has fallen off the bus"], 1, id="xid"
+        ),
+    ],
+)
+def test_what_the_kernel_says_of_others_is_no_evidence(
+    lines: list[str], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_contained", lambda: False)
+    processes = [{"pid": 7, "name": "python", "cgroup": "1:cpu:/\n0::/jobs/a\n"}]
+    assert len(machine.kernel_findings(lines, processes, since_s=50.0)) == told
+
+
+def test_in_a_container_the_programs_name_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_contained", lambda: True)
+    for name, told in (("python", 2), ("java", 0)):
+        found = machine.kernel_findings(_killed(99), [{"pid": 7, "name": name, "cgroup": "0::/\n"}])
+        assert len(found) == told

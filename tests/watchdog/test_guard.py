@@ -114,6 +114,14 @@ async def test_a_process_that_ends(sleeper: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "evidence").exists()
 
 
+async def test_a_log_that_cannot_be_read_is_told_once(sleeper: Any, tmp_path: Path) -> None:
+    said: list[str] = []
+    guard, _ = _guard(PidFinder(sleeper.pid), Judge(), tmp_path, until=time.monotonic() + 0.5, say=said.append)
+    guard.tails.follow([tmp_path])
+    await guard.run()
+    assert said == [f"the log {tmp_path.name}: not a regular file; it is tried again"]
+
+
 async def test_time_is_up(sleeper: Any, tmp_path: Path) -> None:
     guard, _ = _guard(PidFinder(sleeper.pid), Judge(), tmp_path, until=time.monotonic() + 0.3)
     assert await guard.run() is not None

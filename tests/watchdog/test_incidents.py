@@ -197,6 +197,39 @@ VALUES = JSON | st.sampled_from(["running", "failed", "done", "ended", "started"
 KINDS = st.sampled_from(["run", "stage", "warn", "verdict", "process", "incident", "metric", "error"])
 
 
+def test_what_was_given_up_shows_why_it_hung_without_asking_for_what_is_over() -> None:
+    hung = {"id": "x", "kind": "deadlock", "severity": "error", "title": "nothing moves", "first": 1010.0,
+            "explanation": "No CPU.", "evidence": [{"what": "rank 2 is the odd one"}],
+            "remedies": [{"words": "See the stacks."}]}  # fmt: skip
+    events: list[tuple[str, str | None, dict[str, Any]]] = [
+        ("stage", "train", {"status": "running"}),
+        ("incident", "train", hung),
+        ("remedy", "train", {"incident": "x", "step": "give_up", "why": "nothing is left"}),
+        ("stage", "train", {"status": "failed", "exit_code": 4, "error": "stopped by the watchdog"}),
+        ("run", None, {"status": "failed", "exit_code": 4, "cause": "train: stopped by the watchdog"}),
+    ]
+    (one,) = (one for one in incidents_of(record(*events, status="failed"), 2000.0) if not one.over)
+    assert one.kind == "given-up"
+    assert one.explanation.startswith("No CPU. It hung")
+    assert one.evidence[0].what == "rank 2 is the odd one"
+    assert [each.words for each in one.remedies][:2] == ["See the stacks.", "take the run up again where it stopped"]
+
+
+def test_what_hung_is_over_with_its_attempt_although_its_guard_did_not_say_so() -> None:
+    events: list[tuple[str, str | None, dict[str, Any]]] = [
+        ("stage", "train", {"status": "running"}),
+        ("incident", "train", {"id": "x", "title": "nothing moves", "severity": "error"}),
+    ]
+    ended: tuple[str, str | None, dict[str, Any]] = ("run", None, {"status": "cancelled"})
+    over = [
+        one.over
+        for more in ([], [ended], [events[0]])
+        for one in incidents_of(record(*events, *more, alive=True), 1030.0)
+        if one.title == "nothing moves"
+    ]
+    assert over == [False, True, True]
+
+
 @settings(max_examples=60)
 @given(
     st.lists(

@@ -696,6 +696,50 @@ def test_unasked_quiet_of_work_is_a_fault_after_five_minutes() -> None:
     assert told(machine.run(20)) == ("deadlock", Standing.CONVICTED)
 
 
+def test_who_gives_a_limit_for_silent_work_gets_it_named() -> None:
+    quiet = Machine(Process(1, **FUTEX), expect="any", deadlines=Deadlines({"working": 40.0}))
+    assert told(quiet.run(35)) == ("idle", Standing.HEALTHY)
+    assert told(quiet.run(25)) == ("deadlock", Standing.CONVICTED)
+    busy = Machine(Process(1, cpu=0.5), expect="any", deadlines=Deadlines({"working": 40.0}))
+    busy.run(600)
+    assert busy.standings == {Standing.HEALTHY}
+
+
+def test_a_server_of_a_stage_that_never_says_a_word_is_overdue() -> None:
+    machine = Machine(Process(1), Process(2, 1, **FUTEX), expect="any")
+    machine.run(600)
+    machine.watch.serves(machine.at)
+    machine.run(100)
+    assert machine.standings == {Standing.HEALTHY}
+    reading = machine.run(40)
+    assert told(reading) == ("deadlock", Standing.CONVICTED)
+    assert reading.phase == "starting"
+    assert "starting has a limit of 120 s, and that is over" in [signal.words for signal in reading.signals]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_of_a_stage_that_answers_or_works_is_not(answers: bool) -> None:
+    machine = Machine(Process(1), Process(2, 1), expect="any")
+    machine.run(10)
+    machine.watch.serves(machine.at)
+    machine.run(100)
+    if answers:
+        machine.answer(True, name="health")
+    else:
+        machine.watch.progress("generate: progress", machine.at)
+    machine.run(150)
+    assert machine.standings == {Standing.HEALTHY}
+
+
+def test_what_a_debugger_does_to_a_process_is_not_what_it_waits_for() -> None:
+    rank = Process(1, **FUTEX)
+    machine = Machine(rank)
+    machine.run(20)
+    rank.wchan = "ptrace_stop"
+    machine.run(2)
+    assert [track.family for track in machine.watch.window.living()] == ["futex"]
+
+
 def test_every_reading_names_a_state_that_is_explained() -> None:
     for name, kind in STATES.items():
         assert kind.title

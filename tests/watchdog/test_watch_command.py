@@ -109,6 +109,8 @@ def test_what_still_stands_when_time_is_up_is_exit_code_4(watch: Watch, sleeper:
     assert process.returncode == 4, (out, err)
     assert "convicted  stopped" in out
     assert "-> the evidence is in" in out
+    for words in ("does nothing until it is told to go on", f"-> `kill -CONT {sleeper.pid}`"):
+        assert out.count(words) == 1
     assert "time is up, stopped (convicted)" in err
     assert (tmp_path / "evidence/incident-1").is_dir()
     os.kill(sleeper.pid, signal.SIGCONT)

@@ -125,19 +125,22 @@ def findings(sockets: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> 
     found += [Evidence(f"{_who(one, names)} calls {one['peer']} and gets no answer (SYN_SENT)") for one in calling[:4]]
     listening = [one for one in sockets if one["state"] == "LISTEN"]
     for one in [one for one in listening if one["unread"] > 0][:4]:
-        words = f"{one['unread']} connections to {one['local']} wait to be accepted by {_who(one, names)}"
+        words = f"{_count(one['unread'], 'waits', 'wait')} to be accepted by {_who(one, names)} at {one['local']}"
         found.append(Evidence(words))
     full = [one for one in sockets if one["state"] != "LISTEN" and one["unread"] > 0]
     if full:
         most = max(full, key=lambda one: one["unread"])
-        words = f"{len(full)} connections hold data that nobody reads, most of them {_who(most, names)}"
+        words = f"{_count(len(full), 'holds', 'hold')} data that nobody reads, the most that of {_who(most, names)}"
         found.append(Evidence(f"{words} from {most['peer']} ({most['unread']} bytes)"))
     closed = [one for one in sockets if one["state"] == "CLOSE_WAIT"]
     if closed:
-        found.append(
-            Evidence(f"{len(closed)} connections were closed by the other side and not by {_who(closed[0], names)}")
-        )
+        words = f"{_count(len(closed), 'was', 'were')} closed by the other side and not by {_who(closed[0], names)}"
+        found.append(Evidence(words))
     return found
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"1 connection {one}" if number == 1 else f"{number} connections {many}"
 
 
 def _who(one: Mapping[str, Any], names: Mapping[int, str]) -> str:

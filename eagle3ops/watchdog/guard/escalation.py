@@ -96,7 +96,7 @@ class Escalation:
         assert incident is not None
         if incident.reading is None or (convicted and not incident.convicted):
             incident.reading = reading
-        elif reading.state == incident.state:
+        elif reading.state == incident.state and (convicted or not incident.convicted):
             # What it is accused of besides does not change what it was convicted of; what led to that stays as it was:
             # later signals show how the evidence was taken, too.
             incident.reading = replace(reading, signals=incident.reading.signals)
@@ -234,7 +234,9 @@ def incident_of(
     kind = STATES.get(reading.state)
     run = subject.run_dir.name if subject.run_dir is not None else ""
     shown = (*more, *(Evidence(signal.words) for signal in reading.signals if signal.words))
-    remedies = tuple(map(remedy_from, kind.remedies)) if kind is not None else ()
+    pids = " ".join(map(str, reading.suspects[:MOST])) or "PID"
+    words = [one.replace(" PID`", f" {pids}`") for one in kind.remedies] if kind is not None else []
+    remedies = tuple(map(remedy_from, words))
     incident = Incident(
         id=incident_id(subject.name, reading.state, int(first)),
         kind=reading.state,

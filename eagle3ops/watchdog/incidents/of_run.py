@@ -54,15 +54,17 @@ def incidents_of(record: Record, now: float) -> list[Incident]:
 
 
 def _written(record: Record, now: float) -> list[Incident]:
-    """Those that the watchdog, or a stage, wrote down as such."""
+    """Those that the watchdog wrote down as such."""
     found = []
     for ts, stage, data in record.incidents.values():
         told = from_json(data, run=record.run, stage=stage, ts=ts)
         if told is not None:
-            mended = record.mended.get(told.stage, 0.0) > ts
+            # Its processes are gone with the attempt at the stage, whether or not its guard lived to say so.
+            later = [ended for ended, _, _ in record.endings]
+            gone = max(record.mended.get(stage, 0.0), record.begun.get(stage, 0.0), *later) > ts
             done = [f"what was done: {words}" for words in record.done.get(told.id, ())]
             evidence = (*told.evidence[: MOST - len(done)], *map(Evidence, done))
-            found.append(replace(told, over=told.over or mended, evidence=evidence))
+            found.append(replace(told, over=told.over or gone, evidence=evidence))
     return found
 
 
@@ -87,6 +89,11 @@ def _failures(record: Record, now: float) -> list[Incident]:
             evidence.append(Evidence(f"most memory that it used: {human_bytes(peak)}"))
         began = record.begun.get(stage, 0.0)
         evidence += [_told(one, record) for one in record.ended_badly if one.stage == stage and began <= one.ts <= ts]
+        guarded = _given_up(record, stage, ts) if kind == "given-up" else None
+        if guarded is not None:
+            # What was collected then says more than that it was ended.
+            why = f"{guarded.explanation} {why}"
+            evidence = [*guarded.evidence, *evidence[:1]]
         # Taken up again, it is not known yet whether that mends it; but nobody has to do anything about it now.
         over = record.mended.get(stage, 0.0) > ts or (record.begun.get(stage, 0.0) > ts and record.alive)
         found[key] = Incident(
@@ -102,9 +109,18 @@ def _failures(record: Record, now: float) -> list[Incident]:
             count=before.count + 1 if before else 1,
             explanation=explained(facts.get("root"), why),
             evidence=tuple(evidence[:MOST]),
-            remedies=(*fix_of(facts.get("root")), *_remedies(record, _text(facts.get("remedy")), kind))[:MOST],
+            remedies=(
+                *(guarded.remedies if guarded is not None else fix_of(facts.get("root"))),
+                *_remedies(record, "" if guarded is not None else _text(facts.get("remedy")), kind),
+            )[:MOST],
         )
     return list(found.values())
+
+
+def _given_up(record: Record, stage: str, ts: float) -> Incident | None:
+    """The watchdog's own incident about a stage that it then gave up."""
+    own = [one for one in _written(record, ts) if one.stage == stage and one.id in record.done and one.first <= ts]
+    return max(own, key=lambda one: one.last, default=None)
 
 
 def _what(error: str, signal: str, facts: Mapping[str, Any]) -> tuple[str, str]:

@@ -51,5 +51,7 @@ def title_of(name: str, finding: Finding, standing: Standing, seconds: float, ph
         return f"{name}: {kind.title}" + (f", {why}" if why else "")
     where = f" in {phase.replace('_', ' ')}" if phase and kind.kind != "healthy" else ""
     doubt = " perhaps" if standing is Standing.ACCUSED else ""
-    pids = f", see process {', '.join(map(str, finding.suspects[:4]))}" if finding.suspects else ""
-    return f"{name}:{doubt} {kind.title}{where}, for {human_seconds(seconds)}{pids}"
+    several = "es" if len(finding.suspects) > 1 else ""
+    pids = f", see process{several} {', '.join(map(str, finding.suspects[:4]))}" if finding.suspects else ""
+    lasted = f", for {human_seconds(seconds)}" if seconds >= 1.0 else ""
+    return f"{name}:{doubt} {kind.title}{where}{lasted}{pids}"
