@@ -630,6 +630,10 @@ def test_the_answers_of_a_server_that_was_ended_count_no_more() -> None:
     machine.answer(False)
     machine.watch.turned("ended", "engine.log", machine.at)
     assert told(machine.run(30)) == ("idle", Standing.HEALTHY)
+    # Another one that was started meanwhile is not meant.
+    machine.watch.serves(machine.at)
+    machine.watch.turned("ended", "engine.log", machine.at - 0.5)
+    assert told(machine.run(130)) == ("deadlock", Standing.CONVICTED)
 
 
 @pytest.mark.parametrize(("kind", "log"), [("done", ""), ("began", "turn-conclude.log")])

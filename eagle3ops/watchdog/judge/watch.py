@@ -121,7 +121,8 @@ class Watch:
             self._silent.add(log)
             # The next server is another one, and has not been asked anything.
             self.asked = Asked()
-            over = phase is not None and (phase.log == log or (not phase.log and phase.name not in WORKING))
+            of_it = phase is not None and not phase.log and phase.name not in WORKING and phase.since <= at
+            over = phase is not None and (of_it or phase.log == log)
         if over:
             self.reader.leave()
             self._moved_at = self._progress_at = None
