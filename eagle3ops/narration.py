@@ -67,16 +67,19 @@ def lines(event: Event) -> list[str]:
     return found
 
 
+REMEDIES = {
+    "restart": "ended and started again",
+    "bisect": "ended and started again with something left out",
+    "give_up": "ended for good",
+    "release_lock": "a stale lock",
+    "notify": "nothing is done",
+}
+"""What the watchdog does, in words."""
+
+
 def _remedy_line(stage: str, data: Mapping[str, Any]) -> str:
-    done = {
-        "restart": "ended and started again",
-        "bisect": "ended and started again with something left out",
-        "give_up": "ended for good",
-        "release_lock": "a stale lock",
-        "notify": "nothing is done",
-    }
     step = data.get("step")
-    what = done.get(step, plain(step)) if isinstance(step, str) else "a remedy"
+    what = REMEDIES.get(step, plain(step)) if isinstance(step, str) else "a remedy"
     return f"{stage}: watchdog: {what}: {plain(data.get('why', ''))}"
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import Screen
 from textual.theme import Theme
@@ -34,6 +35,7 @@ from eagle3ops.screens.help import Help
 from eagle3ops.screens.logs.place import LogPlace
 from eagle3ops.screens.room import Room
 from eagle3ops.screens.rooms import FIRST, ROOMS
+from eagle3ops.screens.terminal import forgiving
 from eagle3ops.screens.widgets.colours import AsciiOnly, Colourless, Harmless
 from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 from eagle3ops.settings import Resolved, remember_theme, resolve
@@ -104,6 +106,10 @@ class ConsoleApp(App[int]):
         """The runs whose ending was told."""
         self._look_at(host, transport or transport_for(host, ConsolePrompts(self)))
         self._room_before = FIRST
+
+    def get_driver_class(self) -> type[Driver]:
+        """As Textual chooses it, made to outlive its terminal."""
+        return forgiving(super().get_driver_class())
 
     def _look_at(self, host: str, transport: Transport) -> None:
         """A line to a host, and what is known through it."""
@@ -309,14 +315,19 @@ class ConsoleApp(App[int]):
     def _run_ended(self, row: RunRow) -> None:
         """A run that was seen going on has ended."""
         self._ended.append(row.run_id)
+        self._tell_ended(row)
+        self._call_user(row)
+
+    @work(exit_on_error=False)
+    async def _tell_ended(self, row: RunRow) -> None:
         severity = "information" if row.status in GOOD else "error" if row.status != "cancelled" else "warning"
         told = row.status
         if row.status not in GOOD and row.status != "cancelled":
-            why = row.cause.removeprefix(f"{row.status}: ")
+            why = await self.incidents.why_failed(row.run_id) if row.status == "failed" else ""
+            why = why or row.cause.removeprefix(f"{row.status}: ")
             told += f": {why[:CAUSE_CUT]}" if why else ""
             told += "\n5 opens Incidents." if self.current_mode != "incidents" else ""
         self.notify(told, title=row.run_id, severity=severity, timeout=20, markup=False)  # type: ignore[arg-type]
-        self._call_user(row)
 
     def _incident_came(self, incident: Incident) -> None:
         if incident.kind == "silent" and incident.run:

@@ -17,6 +17,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 from eagle3ops.screens.base import ConsoleScreen, named
+from eagle3ops.screens.feeds.incidents_feed import IncidentsFeed
 from eagle3ops.screens.feeds.machine_feed import MachineFeed
 from eagle3ops.screens.feeds.runs_feed import RunsFeed
 from eagle3ops.screens.feeds.watching import RunRow
@@ -37,6 +38,7 @@ class Console(Protocol):
     link: Link
     feed: MachineFeed
     runs: RunsFeed
+    incidents: IncidentsFeed
     settings: Settings
     glyphs: Glyphs
 

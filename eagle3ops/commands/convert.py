@@ -24,7 +24,10 @@ def convert(args: Namespace, *, json: bool) -> int:
             vllm=args.vllm_version,
         )
     except OSError as error:
-        raise explain_os_error(error, out) or Eagle3opsError(f"{out}: {error}") from error
+        told = explain_os_error(error, out)
+        raise Eagle3opsError(
+            told.what if told else f"{out}: {error}", remedy="name another folder with --out, where there is room"
+        ) from error
     errors = sum(one.severity == "error" for _, one in made.findings)
     if json:
         write_json({

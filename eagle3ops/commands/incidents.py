@@ -32,7 +32,8 @@ def incidents(args: Namespace, root: str | None, host: str | None, *, json: bool
             at += f", byte {evidence['offset']}]" if at and evidence["offset"] is not None else "]" if at else ""
             write(f"    {plain(evidence['what'])}{at}")
         for remedy in one["remedies"]:
-            if remedy["command"] or not remedy["action"]:
+            # Opening a room is for the console; where the evidence is says the remedy itself.
+            if remedy["command"] or remedy["action"] in ("", "evidence"):
                 command = f": {mean(remedy['command'])}" if remedy["command"] not in ("", remedy["words"]) else ""
                 write(f"    -> {mean(remedy['words'])}{command}")
     hidden = len(found["incidents"]) - len(told)

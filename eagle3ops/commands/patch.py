@@ -9,6 +9,7 @@ from eagle3ops.errors import ExitCode, RequestError
 from eagle3ops.patching.recipe import Recipe, find_recipe, shipped
 from eagle3ops.patching.transaction import FileChange, Journal, plan
 from eagle3ops.patching.trial import interpreter_of
+from eagle3ops.wiring.supports.tree import Tree
 from eagle3ops.words import plain
 
 
@@ -24,13 +25,20 @@ def patch(args: Namespace, root: str | None, *, json: bool) -> int:
     if args.patch_command == "status":
         return _status(journal, json=json)
     if args.patch_command == "revert":
-        for file in journal.revert(args.recipe, Path(args.path).absolute() if args.path else None):
-            write(f"put back: {plain(file)}")
-        return ExitCode.DONE
+        back = journal.revert(args.recipe, Path(args.path).absolute() if args.path else None)
+        return _done("put back", back, json=json)
     if args.patch_command == "forget":
-        journal.forget(args.recipe)
-        return ExitCode.DONE
+        return _done("forgotten, and left as it is", journal.forget(args.recipe), json=json)
     return _apply(args, journal, find_recipe(args.recipe), json=json)
+
+
+def _done(what: str, files: list[str], *, json: bool) -> int:
+    if json:
+        write_json({"done": what, "files": files})
+    else:
+        for file in files:
+            write(f"{what}: {plain(file)}")
+    return ExitCode.DONE
 
 
 def _list(recipes: list[Recipe], *, json: bool) -> int:
@@ -63,6 +71,11 @@ def _status(journal: Journal, *, json: bool) -> int:
     else:
         rows = [(one.recipe, one.standing, when(one.applied), plain(one.site)) for one in found]
         table(("recipe", "standing", "since", "site-packages"), rows)
+        for one in found:
+            for file in one.drifted:
+                write(f"drifted: {plain(file)} is neither the patched nor the original one")
+        if any(one.drifted for one in found):
+            write("once the engine is installed again: eagle3ops patch forget RECIPE")
     return ExitCode.DONE
 
 
@@ -70,6 +83,7 @@ def _apply(args: Namespace, journal: Journal, recipe: Recipe, *, json: bool) -> 
     if not args.path:
         raise RequestError("whose source?", remedy="--path SITE_PACKAGES of the engine's environment")
     site = Path(args.path).absolute()
+    version = Tree(recipe.package, site / recipe.package).version
     sure = args.patch_command == "apply" and args.patch_yes
     if sure:
         python = Path(args.python) if args.python else interpreter_of(site)
@@ -78,21 +92,31 @@ def _apply(args: Namespace, journal: Journal, recipe: Recipe, *, json: bool) -> 
         changes = plan(recipe, site)
     if json:
         write_json({
-            "recipe": recipe.name, "applied": sure and bool(changes),
+            "recipe": recipe.name, "applied": sure and bool(changes), "version": version,
+            "tried_in": list(recipe.versions),
             "changes": [{"file": str(one.file), "diff": one.diff} for one in changes],
         })  # fmt: skip
     else:
-        _tell(recipe, changes, sure=sure)
+        _tell(recipe, changes, version, sure=sure)
     return ExitCode.DONE
 
 
-def _tell(recipe: Recipe, changes: list[FileChange], *, sure: bool) -> None:
+def _tell(recipe: Recipe, changes: list[FileChange], version: str | None, *, sure: bool) -> None:
     if not changes:
         write(f"{recipe.name}: all of it is there already")
         return
+    untried = ""
+    if (
+        version
+        and recipe.versions
+        and not any(version == one or version.startswith(f"{one}+") for one in recipe.versions)
+    ):
+        untried = f"this is {plain(version)}; the recipe fits, and was tried in {', '.join(recipe.versions)} only"
     if sure:
         for one in changes:
             write(f"patched: {plain(one.file)}")
+        if untried:
+            write(untried)
         write(f"take it back: eagle3ops patch revert {recipe.name}")
         return
     for one in changes:
@@ -100,6 +124,8 @@ def _tell(recipe: Recipe, changes: list[FileChange], *, sure: bool) -> None:
             write(plain(line))
     if recipe.instead:
         write(f"# instead: {recipe.instead}")
+    if untried:
+        write(f"# {untried}")
     write(
         "# nothing was changed; `patch apply ... --yes` does it, once the result was imported in a process of its own"
     )

@@ -171,8 +171,8 @@ class Journal:
             self._write({"event": "reverted", "recipe": name, "site": one.site, "files": [list(f) for f in one.files]})
             return back
 
-    def forget(self, name: str) -> None:
-        """Take a patch out of the journal whose files an upgrade replaced; no file is touched.
+    def forget(self, name: str) -> list[str]:
+        """Take a patch out of the journal whose files an upgrade replaced; no file is touched; returns the files.
 
         Raises:
             RequestError: it is not applied, or its files are still the patched ones.
@@ -185,6 +185,7 @@ class Journal:
                 if one.drifted:
                     files = [list(each) for each in one.files]
                     self._write({"event": "forgotten", "recipe": name, "site": one.site, "files": files})
+            return [file for one in found if one.drifted for file, _, _ in one.files]
 
     def standing(self) -> list[Applied]:
         """Every patch that is applied as far as the journal knows, and how its files stand now."""

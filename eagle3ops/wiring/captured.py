@@ -7,6 +7,7 @@ known stands in `assets/aux_layers.toml`, each rule with its source; what is not
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -33,9 +34,10 @@ class Rule:
     ids: str
     default: str
     embedding: dict[str, str]
-    """By version; `*` stands for any."""
-    last: str
-    beyond: str
+    """What becomes of capture index 0, by version; `*` stands for any."""
+    last: dict[str, str]
+    beyond: dict[str, str]
+    twice: dict[str, str]
     keys: tuple[str, ...]
     ordered: bool
     source: str
@@ -55,12 +57,13 @@ class Rule:
             version is not None and any(Version(each).release == version.release for each in self.versions)
         )
 
-    def of_embedding(self, version: Version | None) -> str:
-        """What becomes of capture index 0."""
-        if "*" in self.embedding:
-            return self.embedding["*"]
-        exact = version and next((v for k, v in self.embedding.items() if Version(k).release == version.release), None)
-        return exact or "unknown"
+
+def _of(fates: dict[str, str], version: Version | None) -> str:
+    """What becomes of an index in a version; between two that were read and differ, whether it is captured at all."""
+    if "*" in fates:
+        return fates["*"]
+    exact = version and next((v for k, v in fates.items() if Version(k).release == version.release), None)
+    return exact or ("unknown" if {"captured", "unknown"} & set(fates.values()) else "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +94,20 @@ def rules() -> tuple[Rule, ...]:
 
 
 def _rule(data: dict[str, Any]) -> Rule:
-    embedding = data["embedding"]
+    def fates(name: str, otherwise: str) -> dict[str, str]:
+        told = data.get(name, otherwise)
+        return told if isinstance(told, dict) else {"*": told}
+
     return Rule(
         engine=data["engine"],
         versions=tuple(data["versions"]),
         classes=frozenset(data["classes"]),
         ids=data["ids"],
         default=data.get("default", "thirds"),
-        embedding=embedding if isinstance(embedding, dict) else {"*": embedding},
-        last=data["last"],
-        beyond=data.get("beyond", "dropped"),
+        embedding=fates("embedding", "unknown"),
+        last=fates("last", "unknown"),
+        beyond=fates("beyond", "dropped"),
+        twice=fates("twice", "dropped"),
         keys=tuple(data["keys"]),
         ordered=data.get("ordered", False),
         source=data["source"],
@@ -124,12 +131,14 @@ def find_rule(engine: str, version: str | None, model_class: str) -> tuple[Rule,
             f"how {engine} counts layers depends on its version",
             remedy=f"say --engine-version; known: {', '.join(read)}",
         )
-    of_class = [rule for rule in of_engine if rule.classes & {model_class, "*"}]
+    of_class = [rule for rule in of_engine if model_class in rule.classes] or [
+        rule for rule in of_engine if "*" in rule.classes
+    ]
     if not of_class:
         raise RequestError(
             f"how {engine} {version or ''} counts the layers of {model_class!r} is not known".replace("  ", " "),
-            remedy="it may not support EAGLE-3 for this class; if it does, measure the wiring rather than guess: "
-            "eagle3ops --job verify. Known: " + ", ".join(sorted({one for rule in of_engine for one in rule.classes})),
+            remedy=f"eagle3ops supports says whether it has EAGLE-3 for this class; if so, measure the wiring: "
+            f"eagle3ops --job verify.{_near(model_class, of_engine)}",
         )
     found = [rule for rule in of_class if rule.meets(parsed)]
     if len(found) != 1:
@@ -139,6 +148,12 @@ def find_rule(engine: str, version: str | None, model_class: str) -> tuple[Rule,
             remedy="use a version that was read, or measure the wiring: eagle3ops --job verify",
         )
     return found[0], parsed
+
+
+def _near(model_class: str, of_engine: list[Rule]) -> str:
+    known = sorted({one for rule in of_engine for one in rule.classes})
+    near = get_close_matches(model_class, known, 5, 0.6)
+    return f" Known names like it: {', '.join(near)}" if near else ""
 
 
 def _version(engine: str, text: str | None) -> Version | None:
@@ -178,13 +193,13 @@ def captured(
     rule, parsed = find_rule(engine, version, model_class)
     notes: list[str] = []
     if not rule.read_in(parsed):
-        notes.append(f"{engine} {version} itself was not read; {' and '.join(rule.versions)} were, and agree")
+        notes.append(f"{engine} {version} itself was not read; {' and '.join(rule.versions)} were, and count alike")
     heard = _heard(rule, ids, key_at, runner, notes)
     indices = _default(rule, num_layers, notes) if heard is None else _indices(rule, heard, num_layers, notes)
     boundary = _kept(rule, parsed, indices, num_layers, notes)
     if rule.engine == "vllm":
         notes.append(
-            "whether vLLM supports EAGLE-3 for this class at all is another question: it then refuses to start"
+            "whether vLLM has EAGLE-3 for this class at all, eagle3ops supports tells: without it does not start"
         )
     if not boundary:
         notes.append("error: nothing is captured, so there is nothing to feed the drafter with")
@@ -247,18 +262,22 @@ def _indices(rule: Rule, ids: list[int], num_layers: int, notes: list[str]) -> l
 
 def _kept(rule: Rule, version: Version | None, indices: list[int], num_layers: int, notes: list[str]) -> list[int]:
     """The boundaries among the capture indices that come out, in the order in which they do."""
+    if rule.ids == "nowhere":
+        notes.append("error: the decoder never looks where the ids are set, which makes the engine fail")
     kept: list[int] = []
-    for index in indices if rule.ordered else sorted(indices):
+    for index in [] if rule.ids == "nowhere" else indices if rule.ordered else sorted(indices):
         if index in kept:
-            notes.append(f"{AuxLayers.describe(index, num_layers)} is named twice and captured once")
+            fails = _of(rule.twice, version) == "fails"
+            named = f"{AuxLayers.describe(index, num_layers)} is named twice and captured once"
+            notes.append(f"error: {named}, which makes the engine fail" if fails else named)
             continue
         what = "captured"
         if not 0 <= index <= num_layers:
-            what = rule.beyond
+            what = _of(rule.beyond, version)
         elif index == 0:
-            what = rule.of_embedding(version)
+            what = _of(rule.embedding, version)
         elif index == num_layers:
-            what = rule.last
+            what = _of(rule.last, version)
         name = (
             AuxLayers.describe(index, num_layers)
             if 0 <= index <= num_layers
@@ -270,6 +289,10 @@ def _kept(rule: Rule, version: Version | None, indices: list[int], num_layers: i
             notes.append(f"{name} is dropped without a word")
         elif what == "fails":
             notes.append(f"error: {name} makes the engine fail")
+        elif what == "lost":
+            notes.append(
+                f"error: {name} is dropped without a word or makes the engine fail, which depends on the version"
+            )
         else:
             kept.append(index)
             notes.append(f"{name}: whether it is captured was never seen here; measure it")

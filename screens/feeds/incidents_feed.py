@@ -5,6 +5,7 @@ and as a sample knows only the present, it is remembered here when each began an
 """
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -22,6 +23,8 @@ READ_S = 5.0
 """Between questions while nobody looks."""
 WATCHED_S = 2.0
 """The same while somebody does."""
+SOON_S = 2.0
+"""So long somebody may wait for what was asked just now."""
 RUNS = 20
 """The newest runs that are asked about."""
 REMEMBERED = 200
@@ -71,6 +74,14 @@ class IncidentsFeed:
     def hurry(self) -> None:
         """Read again now."""
         self._wake.set()
+
+    async def why_failed(self, run: str) -> str:
+        """What the newest incident says of a run that has just failed; empty where that is not to be had soon."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SOON_S):
+                await self._read()
+        of_run = [one for one in self.open if one.run == run and one.severity == "error" and one.kind != "verdict"]
+        return of_run[0].title.replace(" failed: ", ": ", 1) if of_run else ""
 
     async def run(self) -> None:
         """Read for as long as the console is open."""
@@ -172,6 +183,7 @@ def _clean(one: Incident, host: str = "local") -> Incident:
         run=plain(one.run),
         stage=plain(one.stage),
         kind=plain(one.kind),
+        folder=plain(one.folder),
         evidence=tuple(dataclasses.replace(each, what=plain(each.what)) for each in one.evidence),
         remedies=tuple(
             dataclasses.replace(each, words=mean(each.words), command=mean(each.command)) for each in one.remedies

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagle3ops.narration import line
+from eagle3ops.narration import lines
 from eagle3ops.runs.events import Event
 from eagle3ops.screens.feeds.series import SeriesBook
 from eagle3ops.words import plain
@@ -50,6 +50,17 @@ class StageRow:
     """When the stage last reported."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What `state.json` says of it besides, as it stands there."""
+
+    @property
+    def attempt(self) -> int:
+        """Above 1 where the watchdog had it started again."""
+        return int(min(1e6, max(1.0, _number(self.facts.get("attempt")) or 1.0)))
+
+    @property
+    def root(self) -> Mapping[str, Any]:
+        """The line of a log that says why it failed; empty where none is known."""
+        found = self.facts.get("root")
+        return found if isinstance(found, Mapping) and self.status == "failed" else {}
 
     @property
     def left(self) -> float | None:
@@ -173,9 +184,10 @@ class RunWatch:
             )
             rests = data.get("data")
             self.evidence[stage, plain(data.get("name", ""))] = rests if isinstance(rests, Mapping) else {}
-        told = line(event)
+        told = lines(event)
         if told:
-            self._tail.append((event.ts, event.kind, told))
+            # With its root cause a failure is still one event.
+            self._tail.append((event.ts, event.kind, "; ".join(part.strip() for part in told)))
 
     def _advance(self, stage: str, event: Event) -> None:
         done = _number(event.data.get("done"))

@@ -23,6 +23,7 @@ ACTION_WORDS = {
     "wiring": "open the room Wiring",
     "bench": "open the room Bench",
     "ledger": "open the room Ledger",
+    "evidence": "open its files",
 }
 
 

@@ -1,15 +1,16 @@
 """What went wrong, what shows it, and what can be done about it?"""
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, cast
+from pathlib import PurePath
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import events, work
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.widget import Widget
 
 from eagle3ops.screens.base import named
-from eagle3ops.screens.feeds.incidents_feed import IncidentsFeed
 from eagle3ops.screens.feeds.watching import RunRow
 from eagle3ops.screens.gpus.tables import hanging, refusal_lines
 from eagle3ops.screens.incidents.lines import (
@@ -25,6 +26,7 @@ from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.widgets.cells import Line
 from eagle3ops.screens.widgets.clipboard import copy
 from eagle3ops.screens.widgets.lines import Lines, Table
+from eagle3ops.watchdog.evidence.dossier import MANIFEST
 from eagle3ops.watchdog.incidents.incident import Incident, Remedy
 
 LOW = 40
@@ -67,12 +69,9 @@ class Incidents(RunDeeds):
         self._choice = 0
         self._chosen_of: str | None = None
         self._painted: tuple[object, ...] = ()
+        self._revealed_in = Size()
+        """How large the list of choices was when its cursor was last brought in sight."""
         self._titles: dict[str, str] = {}
-
-    @property
-    def incidents(self) -> IncidentsFeed:
-        """All that is known of incidents."""
-        return cast(IncidentsFeed, self.app.incidents)  # type: ignore[attr-defined]
 
     @property
     def run_row(self) -> RunRow | None:
@@ -102,22 +101,22 @@ class Incidents(RunDeeds):
 
     def on_screen_resume(self) -> None:
         """Somebody looks: read more often, and now."""
-        self.incidents.watched = True
-        self.incidents.hurry()
+        self.console.incidents.watched = True
+        self.console.incidents.hurry()
         super().on_screen_resume()
 
     def on_screen_suspend(self) -> None:
         """Nobody looks any more."""
-        self.incidents.watched = False
+        self.console.incidents.watched = False
 
     # What is shown.
 
     def look(self) -> None:
         """Paint what is new."""
-        feed, now = self.incidents, self.console.clock()
+        feed, now = self.console.incidents, self.console.clock()
         state = (
             feed.version, feed.failure, feed.read_at is None, self.runs.stale, self._shown, self.runs.selected,
-            self._cursor, self._choice, self.size, self.app.theme, self._widths(), int(now) // 5,
+            self._cursor, self._choice, self.size, self.app.theme, self._rooms(), int(now) // 5,
         )  # fmt: skip
         if state == self._painted or not self.query_one("#timeline").size.width:
             return
@@ -126,8 +125,8 @@ class Incidents(RunDeeds):
         self._paint_timeline(now)
         self._paint_incident(now)
 
-    def _widths(self) -> tuple[int, ...]:
-        return tuple(self.query_one(name, Lines).room.width for name in ("#timeline", "#incident", "#choices"))
+    def _rooms(self) -> tuple[Size, ...]:
+        return tuple(self.query_one(name, Lines).room for name in ("#timeline", "#incident", "#choices"))
 
     def _list(self) -> None:
         fits: Callable[[Incident], bool] = lambda one: True  # noqa: E731
@@ -136,7 +135,7 @@ class Incidents(RunDeeds):
         elif self._shown == SHOWN[2]:
             fits = lambda one: one.run == self.runs.selected  # noqa: E731
         before = next((at for at, one in enumerate(self._listed) if one.id == self._cursor), 0)
-        self._listed = [one for one in self.incidents.incidents if fits(one)]
+        self._listed = [one for one in self.console.incidents.incidents if fits(one)]
         if self._at_top and self._listed and not self.query_one("#choices").has_focus:
             # Who has not gone down the list looks at the newest one, whichever that is.
             self._cursor = self._listed[0].id
@@ -151,7 +150,7 @@ class Incidents(RunDeeds):
         return next((one for one in self._listed if one.id == self._cursor), None)
 
     def _paint_timeline(self, now: float) -> None:
-        table, glyphs, feed = self.query_one("#timeline", Table), self.console.glyphs, self.incidents
+        table, glyphs, feed = self.query_one("#timeline", Table), self.console.glyphs, self.console.incidents
         width, stale = table.room.width, self.runs.stale
         lines: list[Line] = [timeline_line(one, width, glyphs, now) for one in self._listed]
         if stale:
@@ -168,7 +167,7 @@ class Incidents(RunDeeds):
         self._entitle("#timeline", title, f"STALE: {stale}" if stale else "CANNOT BE READ" if feed.failure else "")
 
     def _nothing(self, width: int) -> list[Line]:
-        feed = self.incidents
+        feed = self.console.incidents
         if feed.failure:
             return refusal_lines(f"They cannot be read: {feed.failure}", feed.remedy, width)
         if feed.read_at is None:
@@ -199,9 +198,10 @@ class Incidents(RunDeeds):
         about.show((), about_lines(one, width, now, told) if one is not None else [])
         self._entitle("#choices", "Evidence, and → what can be done")
         lines = [choice_line(choice, table.room.width, glyphs, read_only=self.read_only) for choice in self._choices]
-        follow = self._choice != table.cursor
+        follow = (self._choice, table.room) != (table.cursor, self._revealed_in)
         table.show((), lines, self._choice if lines else None)
         if follow:
+            self._revealed_in = table.room
             table.reveal()
 
     def _entitle(self, selector: str, title: str, told: str = "") -> None:
@@ -288,6 +288,9 @@ class Incidents(RunDeeds):
             self.action_cancel()
         elif remedy.action == "logs":
             await self.action_logs()
+        elif remedy.action == "evidence" and one.run:
+            # Its table of contents; all files are listed beside it.
+            self.app.open_log(one.run, f"{PurePath(one.folder).name}/{MANIFEST}", 0)  # type: ignore[attr-defined]
         elif remedy.action:
             if one.run:
                 self.runs.select(one.run)

@@ -4,6 +4,7 @@ from rich.text import Text
 from textual import work
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.log_files import evidence_folder
 from eagle3ops.screens.logs.place import LogPlace
 from eagle3ops.screens.logs.reading import LogReading
 from eagle3ops.screens.logs.source import Document, Matches, Which
@@ -23,6 +24,8 @@ class LogPlaces(LogReading):
         super().__init__()
         self._sizes: dict[str, int] = {}
         self._run_id = ""
+        self._evidence = ""
+        """Folder of evidence whose files are listed instead of the logs."""
 
     def _merged(self) -> Which:
         """All logs of the chosen ranks and roles as one."""
@@ -39,6 +42,10 @@ class LogPlaces(LogReading):
         self._document = document = Document(self._host, which)
         self._filter = self._search = self._hit = self._origin = self._error = None
         self._told = ""
+        folder = evidence_folder(which.logs[0]) if which.logs else ""
+        if folder != self._evidence:
+            self._evidence, self._sizes = folder, {}
+            self._watch()
         self._listed(which)
         view = self._view
         view.border_title = Text(f"{plain(self._run_id)}  {plain(which.name)}")
@@ -48,8 +55,17 @@ class LogPlaces(LogReading):
         view.show(document, 0)
         self._first_look(document, place)
 
+    def _leave_evidence(self) -> None:
+        """Back to the logs; which one is opened, their list says."""
+        self._evidence, self._sizes, self._document = "", {}, None
+        self._watch()
+
     def _listed(self, which: Which) -> None:
         """Mark in the list what is shown."""
+        raise NotImplementedError
+
+    def _watch(self) -> object:
+        """Look at the list of logs now, and from then on."""
         raise NotImplementedError
 
     async def _look(self) -> bool:
@@ -83,6 +99,9 @@ class LogPlaces(LogReading):
     async def action_merge(self) -> None:
         """All logs as one, in order of time; or the log of this line by itself. The line stays."""
         document = self._document
+        if self._evidence:
+            self._leave_evidence()
+            return
         if document is None or (len(self._sizes) < 2 and not document.which.merged):
             self.notify("There is only one log.", severity="warning")
             return
@@ -129,7 +148,7 @@ class LogPlaces(LogReading):
             self.notify("Ranks are numbers such as 0,3-5; roles are parts of names of logs.", severity="warning")
             return
         self._typed["part"], self._part = typed, part
-        if self._document is not None and (part.roles or self._document.which.merged):
+        if self._document is not None and not self._evidence and (part.roles or self._document.which.merged):
             self._open(self._merged())
         else:
             self._apply_filter()

@@ -14,6 +14,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.log_files import evidence_folder
 from eagle3ops.screens.base import named
 from eagle3ops.screens.logs.place import LogPlace
 from eagle3ops.screens.logs.places import LogPlaces
@@ -30,8 +31,8 @@ WIDE = 110
 
 COPY_LINES = 5000
 NAME_WIDTH = 26
-ALL = "*"
-"""In the list of logs, what stands for all of them as one: no log's name, as those end in `.log`."""
+ALL, BACK = "*", ".."
+"""In the list of logs, what stands for all of them as one, and for going back to them from evidence: no log's name."""
 
 _ASKED = {
     "search": "Search: a regular expression; small letters stand for capitals, too",
@@ -106,7 +107,7 @@ class Logs(LogPlaces):
         if self.runs.selected is None and self._run_id:
             # It was deleted, and no other is left.
             self.workers.cancel_group(self, "watch")
-            self._run_id, self._sizes, self._document = "", {}, None
+            self._run_id, self._sizes, self._document, self._evidence = "", {}, None, ""
             self._filter = self._search = self._hit = self._origin = self._error = None
             self._list.clear_options()
             self._view.border_title, self._view.labels = Text(""), ()
@@ -115,7 +116,7 @@ class Logs(LogPlaces):
         if self.runs.selected is not None and self.runs.selected != self._run_id:
             self._run_id = self.runs.selected
             self._host = RunHost(self.console.link, self._run_id, self.runs.root)
-            self._sizes, self._document = {}, None
+            self._sizes, self._document, self._evidence = {}, None, ""
             self._filter = self._search = self._hit = self._origin = self._error = None
             self._list.clear_options()
             view = self._view
@@ -146,7 +147,10 @@ class Logs(LogPlaces):
                 await asyncio.sleep(LOOK_S)
                 continue
             try:
-                found = await self._host.call("log.list")
+                folder = self._evidence
+                found = await self._host.call("log.list", **({"evidence": folder} if folder else {}))
+                if folder != self._evidence:
+                    continue
                 self._read_at = self.console.clock()
                 self._show_list({str(log["log"]): int(log["size"]) for log in found.get("logs", [])}, found)
                 grown = await self._look()
@@ -188,12 +192,16 @@ class Logs(LogPlaces):
         before, self._sizes = self._sizes, sizes
         if list(sizes) != list(before):
             self._list.clear_options()
-            self._list.add_options([Option(total, id=ALL)] if len(sizes) > 1 else [])
+            self._list.border_title = self._evidence or "Logs"
+            if self._evidence:
+                self._list.add_option(Option(Text("the run's logs"), id=BACK))
+            elif len(sizes) > 1:
+                self._list.add_option(Option(total, id=ALL))
             self._list.add_options([Option(_log_label(log, size), id=log) for log, size in sizes.items()])
             if self._document is not None:
                 self._listed(self._document.which)
         elif sizes != before:
-            if len(sizes) > 1:
+            if len(sizes) > 1 and not self._evidence:
                 self._list.replace_option_prompt(ALL, total)
             for log, size in sizes.items():
                 if size != before[log]:
@@ -223,10 +231,18 @@ class Logs(LogPlaces):
 
     @on(OptionList.OptionSelected, "#log-list")
     def _selected(self, event: OptionList.OptionSelected) -> None:
-        if event.option.id is not None:
-            self._open(self._merged() if event.option.id == ALL else Which.one(event.option.id))
+        chosen = event.option.id
+        if chosen == BACK:
+            self._leave_evidence()
+        elif chosen is not None:
+            self._open_whole(self._merged() if chosen == ALL else Which.one(chosen))
+        if chosen is not None:
             self._list.display = self.size.width >= WIDE
             self._view.focus()
+
+    def _open_whole(self, which: Which) -> None:
+        """Show a log at its end, or evidence, to which nothing is added, at its beginning."""
+        self._open(which, LogPlace(self._run_id, which.logs[0], 0) if self._evidence else None)
 
     # Keys.
 
@@ -294,7 +310,7 @@ class Logs(LogPlaces):
         if which.merged:
             self._open(Which.one(names[0 if step > 0 else -1]))
         elif len(names) > 1 and which.logs[0] in names:
-            self._open(Which.one(names[(names.index(which.logs[0]) + step) % len(names)]))
+            self._open_whole(Which.one(names[(names.index(which.logs[0]) + step) % len(names)]))
 
     def action_run(self, step: int) -> None:
         """The logs of another run, which every room then looks at."""
@@ -390,7 +406,7 @@ class Logs(LogPlaces):
 
 
 def _log_label(log: str, size: int) -> Text:
-    name = plain(log.removesuffix(".log"))
+    name = plain(log.removeprefix(f"{evidence_folder(log)}/").removesuffix(".log"))
     name = name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
     label = Text.assemble((f"{name:<{NAME_WIDTH}}", "" if size else "dim"), (f"{human_bytes(size):>11}", "dim"))
     label.no_wrap = True

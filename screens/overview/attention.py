@@ -8,6 +8,7 @@ from eagle3ops.screens.feeds.machine import Snapshot
 from eagle3ops.screens.feeds.values import mapping, number
 from eagle3ops.screens.feeds.watching import RunDetail, RunRow, age
 from eagle3ops.screens.widgets.cells import size
+from eagle3ops.watchdog.incidents.incident import Incident
 from eagle3ops.words import plain
 
 RECENT_S = 7 * 86400.0
@@ -49,7 +50,7 @@ def matters(
     rows: Sequence[RunRow],
     detail: RunDetail | None,
     snapshot: Snapshot | None,
-    incidents: object,
+    incidents: Sequence[Incident],
     drafters: object,
     now: float,
 ) -> list[Matter]:
@@ -59,15 +60,16 @@ def matters(
         rows: the runs, newest first.
         detail: the selected one.
         snapshot: the last sample of the machine.
-        incidents: the answer of `incidents.list`, whatever it may be.
+        incidents: those that stand, of runs.
         drafters: the answer of `drafters.list`, whatever it may be.
         now: seconds since 1970.
     """
     told = _incidents(incidents)
-    explained = {matter.run for matter in told}
-    of_runs = [_explained(one) if one.run in explained else one for one in _runs(rows, detail, now)]
+    explained: dict[str | None, str] = {one.run: one.title for one in sorted(incidents, key=_weight) if not one.over}
+    of_runs = [_explained(one, explained[one.run]) if one.run in explained else one for one in _runs(rows, detail, now)]
     covered = {matter.run for matter in of_runs}
     # A run that waits stands in one line, whatever happened to it.
+    covered |= _history(rows)
     rest = [matter for matter in told if matter.run is None or matter.run not in covered]
     found = [*rest, *of_runs, *_drafters(drafters), *_gpus(snapshot), *_disks(snapshot)]
     unique = {matter.key: matter for matter in reversed(found)}
@@ -75,34 +77,45 @@ def matters(
     return ordered[:MOST]
 
 
-def _explained(matter: Matter) -> Matter:
+def _weight(incident: Incident) -> tuple[bool, float]:
+    """The last of several says best why a run failed."""
+    return incident.severity == "error", incident.last
+
+
+def _explained(matter: Matter, title: str) -> Matter:
     """The same, leading to what the incidents say about it."""
     if matter.room not in ("run", "logs"):
         return matter
     hint = "r resumes it, 5 why" if matter.hint.startswith("r ") else "5 Incidents"
-    return replace(matter, hint=hint, room="incidents")
-
-
-def open_incidents(answer: object) -> int:
-    """How many incidents are not over, in the answer of `incidents.list`."""
-    return len(_incidents(answer))
+    # An incident knows the root cause; the run itself only what its stage said.
+    why = title.replace(" failed: ", ": ", 1)
+    text = f"{matter.text.partition(' ago')[0]} ago: {why}" if matter.word == "failed" else matter.text
+    return replace(matter, hint=hint, room="incidents", text=text)
 
 
 def _runs(rows: Sequence[RunRow], detail: RunDetail | None, now: float) -> list[Matter]:
     found = []
-    superseded: set[str] = set()
+    history = _history(rows)
     for row in rows[:CONSIDERED]:
-        label = _label(row)
-        newer, again = label in superseded, row.status in ("running", "created", "done")
-        if again or row.status in ("failed", "interrupted", "verdict FAIL"):
-            superseded.add(label)
-        if newer or now - row.since > RECENT_S:
-            # A newer run of the same pipeline makes the older one history.
+        if row.run_id in history or now - row.since > RECENT_S:
             continue
         mine = detail if detail is not None and detail.row.run_id == row.run_id else None
         matter = _run(row, mine, now)
         if matter is not None:
             found.append(matter)
+    return found
+
+
+def _history(rows: Sequence[RunRow]) -> set[str | None]:
+    """Runs that a newer one of the same pipeline has made history."""
+    found: set[str | None] = set()
+    newer: set[str] = set()
+    for row in rows:
+        label = _label(row)
+        if label in newer:
+            found.add(row.run_id)
+        if row.status in ("running", "created", "done", "failed", "interrupted", "verdict FAIL"):
+            newer.add(label)
     return found
 
 
@@ -151,24 +164,16 @@ def _running(row: RunRow, detail: RunDetail, now: float) -> Matter | None:
     return None
 
 
-def _incidents(answer: object) -> list[Matter]:
+def _incidents(incidents: Sequence[Incident]) -> list[Matter]:
     found = []
-    listed = mapping(answer).get("incidents")
-    for one in listed if isinstance(listed, list) else []:
-        facts = mapping(one)
-        if not facts or facts.get("over") is True:
+    for one in incidents:
+        if one.over or one.severity == "info":
             continue
-        run = facts.get("run")
-        severity = plain(facts.get("severity", ""))
-        if severity == "info":
-            continue
-        look = "bad" if severity in ("error", "critical", "bad", "fatal") else "warn"
-        name = plain(run).partition("-")[2].partition("-")[2] if isinstance(run, str) else ""
-        text = f"{name}: {plain(facts.get('title', ''))}" if name else plain(facts.get("title", ""))
-        ts = number(facts.get("last")) or number(facts.get("first")) or 0.0
-        key = f"incident/{plain(facts.get('id', text))}"
-        where = run if isinstance(run, str) and run else None
-        found.append(Matter(key, look, "incident", text, "5 Incidents", "incidents", where, ts))
+        name = one.run.partition("-")[2].partition("-")[2]
+        text = f"{name}: {one.title}" if name else one.title
+        look = "bad" if one.severity == "error" else "warn"
+        key = f"incident/{one.id}"
+        found.append(Matter(key, look, "incident", text, "5 Incidents", "incidents", one.run or None, one.last))
     return found
 
 

@@ -129,8 +129,10 @@ def _working(stage: StageRow, room: int, glyphs: Glyphs, *, indent: int) -> Line
 def _state(stage: StageRow, room: int) -> str:
     """The word for how it stands, and how far it is or how long it took where there is room for that."""
     share, told = _share(stage), stage.status
+    if stage.status == "running" and stage.attempt > 1 and cell_len(f"{told} again") <= room - 5:
+        told += " again"
     if stage.status in ("running", "failed", "interrupted", "cancelled") and share is not None:
-        told = f"{stage.status} {share:.0%}"
+        told = f"{told} {share:.0%}"
     elif stage.seconds is not None and stage.status not in ("running", "waiting"):
         told = f"{stage.status} {human_seconds(max(0.0, stage.seconds))}"
     return told if cell_len(told) <= room else stage.status
@@ -163,7 +165,7 @@ def now_line(stages: Sequence[StageRow], width: int, glyphs: Glyphs, now: float)
     stage = next((one for one in stages if one.status == "running"), None)
     if stage is None:
         return ()
-    words = [f"{stage.name}:"]
+    words = [f"{stage.name}, attempt {stage.attempt}:" if stage.attempt > 1 else f"{stage.name}:"]
     if stage.done is not None:
         of = f" of {_count(stage.total)}" if stage.total else ""
         words.append(f"{_count(stage.done)}{of} {stage.unit},")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -14,7 +15,7 @@ from textual.widget import Widget
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.screens.base import named
 from eagle3ops.screens.feeds.watching import RunDetail, RunRow
-from eagle3ops.screens.overview.attention import Matter, matters, open_incidents
+from eagle3ops.screens.overview.attention import Matter, matters
 from eagle3ops.screens.overview.graph import graph_lines, now_line, verdict_lines
 from eagle3ops.screens.overview.host_choice import Hosts, other_hosts
 from eagle3ops.screens.overview.lines import (
@@ -27,16 +28,17 @@ from eagle3ops.screens.overview.lines import (
     status_line,
 )
 from eagle3ops.screens.room import RunDeeds
-from eagle3ops.screens.widgets.cells import Line
+from eagle3ops.screens.widgets.cells import Line, cell
 from eagle3ops.screens.widgets.gpu_strip import GpuStrip
 from eagle3ops.screens.widgets.lines import Lines, Table
+from eagle3ops.words import plain
 
 LOW = 34
 """On a terminal of fewer rows the stages are not in boxes, and the panes are cut down."""
 NARROW = 100
 """On one of fewer columns likewise."""
 ASK_S = 10.0
-"""Between two questions for what others found out, incidents and drafters, while runs change ..."""
+"""Between two questions for drafters, while runs change ..."""
 ASK_AGAIN_S = 60.0
 """... and while they do not: the host reads many files to answer."""
 EAGER_S = 0.02
@@ -104,7 +106,7 @@ class Overview(RunDeeds):
         self._matter: str | None = None
         """Key of the matter that the cursor is on."""
         self._others: list[str] = []
-        self._answers: dict[str, dict[str, Any]] = {}
+        self._drafters: dict[str, Any] = {}
         self._asked_at = float("-inf")
         self._asked_of: list[RunRow] | None = None
 
@@ -152,7 +154,7 @@ class Overview(RunDeeds):
         due = asked > ASK_AGAIN_S or (asked > ASK_S and self.runs.rows != self._asked_of)
         if due and self.runs.rows and self.runs.link.state.kind == "connected":
             self._asked_at, self._asked_of = now, self.runs.rows
-            self._ask_others()
+            self._ask_drafters()
 
     def _look_at_runs(self, now: float, low: bool) -> None:
         """Paint the panes about runs, each only for what stands on it.
@@ -174,7 +176,8 @@ class Overview(RunDeeds):
         self._paint("#runs", (runs.rows, runs.selected, bool(runs.stale), tick), self._runs)
         tail = detail.tail if detail is not None else []
         self._paint("#events", (runs.selected, len(tail), tail[-1] if tail else None), self._events)
-        machine, answers = self.console.feed.machine.version // 4, id(self._answers)
+        machine = self.console.feed.machine.version // 4
+        answers = (id(self._drafters), self.console.incidents.version)
         waits = (runs.rows, *state, int(now / 2), machine, answers, self._matter, self._deciding)
         self._paint("#waiting", waits, self._waiting)
 
@@ -223,8 +226,12 @@ class Overview(RunDeeds):
     def _detail(self, detail: RunDetail, width: int) -> list[Line]:
         now, glyphs, low = self.console.clock(), self.console.glyphs, self.has_class("low")
         lines: list[Line] = [status_line(detail, now, width, glyphs)]
-        if detail.remedy:
-            lines.append(((f"→ {detail.remedy}"[:width], "head"),))
+        root = next((stage.root for stage in detail.stages if stage.root), {})
+        if root:
+            where = f"{plain(root.get('file', ''))}:{plain(root.get('line_no', ''))}"
+            lines.append(((cell(f"  {where}  {plain(root.get('text', ''))}", width, glyphs).rstrip(), "bad"),))
+        if remedy := plain(root.get("fix") or detail.remedy or ""):
+            lines.append(((cell(f"→ {remedy}", width, glyphs).rstrip(), "head"),))
         lines += graph_lines(detail.stages, width, glyphs, boxed=not low)
         works = now_line(detail.stages, width, glyphs, now) if detail.row.status == "running" else ()
         lines += [works] if works else []
@@ -262,12 +269,13 @@ class Overview(RunDeeds):
             pane.show((), [(("not known yet", "dim"),)])
             return
         snapshot = feed.machine.snapshot
-        incidents, drafters = self._answers.get("incidents.list"), self._answers.get("drafters.list")
-        self._matters = matters(runs.rows, runs.detail, snapshot, incidents, drafters, self.console.clock())
+        # What is wrong with the machine is seen in its sample.
+        incidents = [one for one in self.console.incidents.open if one.run]
+        self._matters = matters(runs.rows, runs.detail, snapshot, incidents, self._drafters, self.console.clock())
         keys = [matter.key for matter in self._matters]
         if self._matter not in keys:
             self._matter = keys[0] if keys else None
-        count = open_incidents(incidents)
+        count = sum(one.severity != "info" for one in incidents)
         title = f"Needs a decision: {len(keys)}" if keys else "Needs a decision"
         self._entitle("#waiting", title + (f", open incidents: {count}" if count else ""))
         cursor = keys.index(self._matter) if self._matter is not None and self._deciding else None
@@ -276,22 +284,16 @@ class Overview(RunDeeds):
         if moved and isinstance(pane, Pane):
             pane.reveal()
 
-    @work(exclusive=True, group="others", exit_on_error=False)
-    async def _ask_others(self) -> None:
-        """What incidents and drafters there are, where the host can say."""
+    @work(exclusive=True, group="drafters", exit_on_error=False)
+    async def _ask_drafters(self) -> None:
+        """What drafters there are, where the host can say."""
         hello = self.runs.link.hello
-        found: dict[str, dict[str, Any]] = {}
-        for op in ("incidents.list", "drafters.list"):
-            if hello is None or op not in hello.ops:
-                continue
-            try:
-                found[op] = await self.runs.ask(op)
-            except Eagle3opsError:
-                # Their own rooms say why; here the last answer stays.
-                if op in self._answers:
-                    found[op] = self._answers[op]
-        if found != self._answers:
-            self._answers = found
+        if hello is None or "drafters.list" not in hello.ops:
+            return
+        # Their own room says why they cannot be read; here the last answer stays.
+        with suppress(Eagle3opsError):
+            if (found := await self.runs.ask("drafters.list")) != self._drafters:
+                self._drafters = found
 
     @work(exclusive=True, group="hosts", exit_on_error=False)
     async def _read_hosts(self) -> None:
@@ -355,8 +357,8 @@ class Overview(RunDeeds):
         here = self.runs.link.name
         chosen = await self.app.push_screen_wait(Hosts(here))
         if chosen is not None and chosen != here:
-            self.workers.cancel_group(self, "others")
+            self.workers.cancel_group(self, "drafters")
             await self.app.switch_host(chosen)  # type: ignore[attr-defined]
             self._painted.clear()
-            self._answers, self._asked_at, self._matters = {}, float("-inf"), []
+            self._drafters, self._asked_at, self._matters = {}, float("-inf"), []
             self._read_hosts()

@@ -368,8 +368,13 @@ class Run(RunReading):
         log, offset = "", None
         if self.tab == "processes" and (entry := self._process()) is not None:
             log, offset = entry.log, entry.offset
-        elif self.tab == "stages" and self._cursors.get("stages"):
-            log = f"{self._cursors['stages']}.log"
+        elif self.tab == "stages" and (name := self._cursors.get("stages")):
+            stages = self.runs.detail.stages if self.runs.detail is not None else []
+            root = next((stage.root for stage in stages if stage.name == name), {})
+            log, offset = f"{name}.log", None
+            if isinstance(root.get("file"), str) and isinstance(root.get("offset"), int):
+                # Where it stands why, in the log of whichever process knows.
+                log, offset = root["file"], root["offset"]
         opener = getattr(self.app, "open_log", None)
         if run_id is None or not log:
             self.notify("It has no log.", severity="warning")

@@ -169,6 +169,16 @@ def stage_detail(
 
     if facts.get("error"):
         say("error", facts["error"], "bad")
+    if stage.root:
+        say(
+            "cause",
+            f"{stage.root.get('file', '')}:{stage.root.get('line_no', '')}  {stage.root.get('text', '')}",
+            "bad",
+        )
+        say("meaning", stage.root.get("explanation", ""))
+        say("fix", stage.root.get("fix", ""))
+    if stage.attempt > 1:
+        say("attempt", f"{stage.attempt}: the watchdog ended the one before; 5 says why")
     if facts.get("remedy"):
         say("remedy", facts["remedy"])
     began, ended = _number(facts.get("started")), _number(facts.get("ended"))

@@ -225,6 +225,31 @@ def test_links_out_of_the_run_fifos_and_folders_are_refused(agents: AgentWorld, 
         assert os.read(fd, 9) == b"x\n"
 
 
+def test_evidence_is_read_like_logs_and_leads_nowhere_else(agents: AgentWorld, tmp_path: Path) -> None:
+    run = agents.made_run()
+    folder = run.artifacts / "incident-1"
+    (folder / "stacks-1").mkdir(parents=True)
+    (folder / "stacks-1" / "7.txt").write_text("main\n")
+    (folder / "dossier.json").write_text("{}\n")
+    (folder / "out.txt").symlink_to("/etc/passwd")
+    (run.artifacts / "incident-2").symlink_to(tmp_path)
+    (run.artifacts / "train").mkdir()
+    (run.artifacts / "train" / "x").write_text("x\n")
+    assert [log["log"] for log in log_files.list_logs(run, "incident-1")] == [
+        "incident-1/dossier.json", "incident-1/stacks-1/7.txt",
+    ]  # fmt: skip
+    assert not any("incident" in log["log"] for log in log_files.list_logs(run))
+    assert log_files.list_logs(run, "incident-2") == log_files.list_logs(run, "incident-9") == []
+    with log_files.open_log(run, "incident-1/stacks-1/7.txt") as fd:
+        assert os.read(fd, 9) == b"main\n"
+    for name in ("incident-1/out.txt", "incident-2/x", "incident-1/../train/x", "incident-1", "train/x"):
+        with pytest.raises(RequestError), log_files.open_log(run, name):
+            raise AssertionError("opened")
+    for name in ("train", "..", "incident-1/..", "/etc"):
+        with pytest.raises(RequestError, match="folder of evidence"):
+            log_files.list_logs(run, name)
+
+
 async def test_windows_and_following_through_an_agent(agents: AgentWorld) -> None:
     run = agents.made_run(alive=True)
     async with await AgentClient.connect(agents.transport()) as client:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eagle3ops import cli
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.patching import transaction
 from eagle3ops.patching.edit import PatchError, apply_edits
@@ -158,6 +159,28 @@ def test_an_upgrade_is_seen_and_nothing_is_put_back_over_it(site: Path, tmp_path
     assert (site / "toyengine" / "model.py").read_text() == "upgraded = True\n"
     journal.forget("toy")
     assert journal.standing() == []
+
+
+def test_the_command_says_what_it_did(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (site / "toyengine/version.py").write_text('__version__ = "2.0"\n')
+    (tmp_path / "toy.toml").write_text(RECIPE)
+    model, root = site / "toyengine/model.py", ["--root", str(tmp_path / "root")]
+    apply = ["patch", "apply", str(tmp_path / "toy.toml"), "--path", str(site), "--python", sys.executable, *root]
+
+    def told(*arguments: str) -> str:
+        assert cli.main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    assert "this is 2.0; the recipe fits, and was tried in 1.0 only" in told(*apply)
+    assert "tried in 1.0 only" in told(*apply, "--yes")
+    assert f"put back: {model}" in told("patch", "revert", "toy", *root)
+    told(*apply, "--yes")
+    assert json.loads(told("patch", "revert", "toy", "--json", *root))["files"] == [str(model)]
+    told(*apply, "--yes")
+    model.write_text("upgraded = True\n")
+    assert f"drifted: {model}" in told("patch", "status", *root)
+    assert str(model) in told("patch", "forget", "toy", *root)
+    assert "no patch" in told("patch", "status", *root)
 
 
 @pytest.mark.parametrize(

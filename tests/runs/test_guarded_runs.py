@@ -55,7 +55,7 @@ def test_what_hangs_is_started_again_and_the_run_goes_on(guarded: Toy) -> None:
     [incident] = [one for one in told if one["kind"] == "stopped"]
     assert incident["over"] is True
     assert incident["explanation"] == "Somebody sent it SIGSTOP."
-    assert incident["evidence"][-1]["what"].startswith("what was done: restart")
+    assert incident["evidence"][-1]["what"].startswith("the watchdog: ended and started again")
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from test_machine import JSON
 
 from eagle3ops.hosts.link import LinkState
+from eagle3ops.screens.feeds.incidents_feed import cleaned
 from eagle3ops.screens.feeds.machine import Snapshot
 from eagle3ops.screens.feeds.watching import RunDetail, RunRow, StageRow
 from eagle3ops.screens.overview.attention import MOST, Matter, matters
@@ -22,6 +23,7 @@ from eagle3ops.screens.overview.lines import (
 )
 from eagle3ops.screens.widgets.cells import Line
 from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
+from eagle3ops.watchdog.incidents.incident import Incident
 from eagle3ops.words import plain
 
 NOW = 1.79e9
@@ -44,12 +46,19 @@ def text(lines: list[Line]) -> str:
     return "\n".join("".join(part for part, _ in line) for line in lines)
 
 
+def read(answer: Any) -> list[Incident]:
+    """The incidents of an answer of `incidents.list`, whatever it may be."""
+    listed = answer.get("incidents") if isinstance(answer, dict) else None
+    cleansed = (cleaned(one) for one in (listed if isinstance(listed, list) else []))
+    return [one for one in cleansed if one is not None]
+
+
 def found(*rows: RunRow, **more: Any) -> list[tuple[str, str | None]]:
     answer = matters(
         rows,
         more.get("detail"),
         more.get("snapshot"),
-        more.get("incidents"),
+        read(more.get("incidents")),
         more.get("drafters"),
         NOW,
     )
@@ -68,15 +77,15 @@ def test_runs_that_failed_or_stopped_wait_until_one_of_the_same_name_did_better(
 
 def test_the_reason_and_the_way_on() -> None:
     refused = row("a-0001", "failed", cause="train needs 80 GiB and 12 are free", exit_code=6)
-    [one] = matters([refused], None, None, None, None, NOW)
+    [one] = matters([refused], None, None, [], None, NOW)
     assert (one.word, one.room) == ("refused", "run")
     assert "80 GiB" in one.text
     bad = row("a-0001", "verdict FAIL")
-    [one] = matters([bad], detail(bad, verdicts=[("bench/accept_length", False, "too short")]), None, None, None, NOW)
+    [one] = matters([bad], detail(bad, verdicts=[("bench/accept_length", False, "too short")]), None, [], None, NOW)
     assert (one.word, one.room, one.text) == ("FAIL", "bench", "a-0001: bench/accept_length: too short")
-    [one] = matters([bad], None, None, None, None, NOW)
+    [one] = matters([bad], None, None, [], None, NOW)
     assert one.room == "wiring"
-    [one] = matters([row("a-0001", "verdict FAIL", cause="verdict FAIL: bench/equal")], None, None, None, None, NOW)
+    [one] = matters([row("a-0001", "verdict FAIL", cause="verdict FAIL: bench/equal")], None, None, [], None, NOW)
     assert (one.room, one.text) == ("bench", "a-0001: bench/equal, 1 min ago")
 
 
@@ -85,7 +94,7 @@ def test_a_run_that_holds_its_server_or_says_nothing() -> None:
     stages = [StageRow("serve", "running")]
     tail = [(NOW - 400, "info", "serve: serving at http://127.0.0.1:8000")]
     serving = detail(run, stages=stages, tail=tail, last_event=NOW - 400)
-    [one] = matters([run], serving, None, None, None, NOW)
+    [one] = matters([run], serving, None, [], None, NOW)
     assert (one.word, "127.0.0.1:8000" in one.text) == ("serving", True)
     assert found(run, detail=detail(run, last_event=NOW - 400)) == [("silent", "a")]
     assert found(run, detail=detail(run, last_event=NOW - 4)) == []
@@ -93,7 +102,7 @@ def test_a_run_that_holds_its_server_or_says_nothing() -> None:
 
 def test_a_disk_that_is_nearly_full_is_named_once() -> None:
     full = {"total": 1000, "free": 30}
-    [one] = matters([], None, snapshot(a=full, b=full, c={"total": 1000, "free": 900}), None, None, NOW)
+    [one] = matters([], None, snapshot(a=full, b=full, c={"total": 1000, "free": 900}), [], None, NOW)
     assert (one.word, one.look) == ("disk", "bad")
 
 
@@ -115,8 +124,11 @@ def test_incidents_that_are_open() -> None:
     one = {"id": "x", "run": "20261130-054512-a-0001", "severity": "error", "title": "killed", "last": NOW}
     answer = {"incidents": [one, one, one | {"id": "y", "over": True}]}
     assert found(incidents=answer) == [("incident", "a")]
-    [waits] = matters([row("a-0001", "failed")], None, None, answer, None, NOW)
+    [waits] = matters([row("a-0001", "failed")], None, None, read(answer), None, NOW)
     assert (waits.word, waits.room) == ("failed", "incidents"), "one line for a run, which leads to why"
+    assert waits.text == "a-0001, 1 min ago: killed"
+    newer = [row("a-0002", "failed", 5), row("a-0001", "failed")]
+    assert found(*newer, incidents=answer) == [("failed", "a")], "the older run is history"
 
 
 ROWS = st.lists(
@@ -144,7 +156,7 @@ def test_whatever_is_answered_is_shown_or_left_out(
     rows: list[RunRow], answer: Any, disks: Any, width: int, glyphs: Any
 ) -> None:
     host = Snapshot(0.0, 0.0, (), "", "", (), 0, {"disks": disks}, 0.0, late=False, gap_s=None)
-    waiting = matters(rows, detail(rows[0], cause="c" * 40) if rows else None, host, answer, answer, NOW)
+    waiting = matters(rows, detail(rows[0], cause="c" * 40) if rows else None, host, read(answer), answer, NOW)
     assert len(waiting) <= MOST
     assert len({one.key for one in waiting}) == len(waiting)
     lines = [

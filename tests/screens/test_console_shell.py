@@ -239,7 +239,8 @@ async def test_an_ending_rings_and_runs_the_command(root: Path, tmp_path: Path) 
         await until(pilot, "● demo-bbbb")
         run_folder = RunDirectory(root / "runs" / RUN).path
         with EventLog(RunDirectory(run_folder).events_file) as log:
-            log.append("stage", {"status": "failed", "error": "it broke"}, "train")
+            root_cause = {"file": "engine.log", "line_no": 3, "offset": 9, "text": "ValueError: no\x1b room"}
+            log.append("stage", {"status": "failed", "error": "exit code 1", "root": root_cause}, "train")
         (run_folder / "state.json").write_text(json.dumps({"status": "failed", "exit_code": 1, "job": "pipeline"}))
         (run_folder / "supervisor.json").unlink()
         await until(pilot, "✗ demo-bbbb", "notify.command failed")
@@ -254,7 +255,7 @@ async def test_an_ending_rings_and_runs_the_command(root: Path, tmp_path: Path) 
         assert app.incidents.open
         await pilot.pause(ENDING_S + 0.4)
         assert [notice.message for notice in app._notifications if RUN in notice.title] == [
-            "failed\n5 opens Incidents."
+            "failed: train: ValueError: no room (engine.log)\n5 opens Incidents."
         ]
     assert out.read_text() == f"{RUN},demo-bbbb,failed,local"
     assert rung == [1]

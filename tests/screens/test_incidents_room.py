@@ -104,6 +104,36 @@ async def test_a_new_incident_is_told_once_and_one_that_was_there_is_not(run: Ru
         assert told == ["a deadlock\n5 opens Incidents."]
 
 
+async def test_the_evidence_of_a_hang_is_opened_and_the_logs_are_found_again(run: RunDirectory) -> None:
+    folder = run.artifacts / "incident-1"
+    folder.mkdir(parents=True)
+    (folder / "dossier.json").write_text('{"subject": "a hang"}\n')
+    (folder / "kernel.txt").write_text(f"the kernel says {EVIL}\n")
+    hang: dict[str, Any] = {"id": "w1", "kind": "stopped", "severity": "error", "title": EVIL, "folder": str(folder)}
+    hang |= {"evidence": [{"what": f"state T {number}"} for number in range(10)]}
+    hang["remedies"] = [{"words": f"the evidence is in {folder}", "action": "evidence"}]
+    with EventLog(run.events_file) as log:
+        log.append("incident", hang, "train")
+    app = ConsoleApp(str(run.root), resolved=resolve({"read_only": True}))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("5")
+        # What can be done is in sight, however much evidence there is.
+        await until(pilot, "2 stand", "✗ error: [bold red]x[/]", "Enter: open its files")
+        await pilot.press("enter", "enter")
+        await until(pilot, "incident-1/dossier.json", '"subject": "a hang"', "line 1 of 1")
+        await pilot.press("greater_than_sign")
+        text = await until(pilot, "incident-1/kernel.txt", "the kernel says [bold red]x[/]")
+        assert "\x1b" not in text
+        await pilot.press("l")
+        await until(pilot, "the run's logs", "dossier.json", "kernel.txt")
+        await pilot.press("home", "enter")
+        await until(pilot, "train.log", "ValueError: it broke")
+        await pilot.press("5", "enter", "enter")
+        await until(pilot, "incident-1/dossier.json", "line 1 of 1")
+        await pilot.press("m")
+        await until(pilot, "train.log", "ValueError: it broke")
+
+
 async def test_a_console_that_only_looks_resumes_nothing(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     did: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Incidents, "command", lambda self, *words: did.append(words))

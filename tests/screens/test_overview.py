@@ -344,7 +344,7 @@ def test_whatever_stands_in_a_run_is_shown(
         status_line(detail, time.time(), 80, BLOCKS),
         *graph_lines(detail.stages, 80, BLOCKS, boxed=False),
         *event_lines(detail.tail, 80, 50),
-        *matter_lines(matters(run_rows(summaries(root)), detail, None, None, None, time.time()), 80, BLOCKS),
+        *matter_lines(matters(run_rows(summaries(root)), detail, None, [], None, time.time()), 80, BLOCKS),
     ]
     assert all(part.isprintable() for line in drawn for part, _ in line)
 

@@ -59,6 +59,9 @@ def test_what_works_now() -> None:
     assert quiet[0][1] == "warn"
     assert text([quiet]).endswith("said 2 min ago")
     assert now_line(STAGES[:2], 78, BLOCKS, 0.0) == ()
+    again = StageRow("train", "running", facts={"attempt": 2})
+    assert text([now_line([again], 78, BLOCKS, 0.0)]).startswith("train, attempt 2:")
+    assert "running again" in text(graph_lines([again], 78, BLOCKS, boxed=True))
     assert "no progress reported yet" in text([now_line([StageRow("serve", "running")], 78, BLOCKS, 0.0)])
 
 

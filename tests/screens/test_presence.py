@@ -1,5 +1,6 @@
 """Does a console notice that its terminal, or its web page, is gone?"""
 
+import contextlib
 import os
 import pty
 
@@ -36,3 +37,22 @@ def test_what_a_page_says_is_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "120")
     presence.forget_the_page()
     assert not {"TEXTUAL_DRIVER", "COLUMNS"} & set(os.environ)
+
+
+def test_what_a_gone_terminal_takes_no_more_is_dropped() -> None:
+    from textual.drivers._writer_thread import WriterThread
+
+    from eagle3ops.screens.terminal import Gone
+
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w", buffering=1) as stream:
+        writer = WriterThread(Gone(stream))  # type: ignore[arg-type]
+        writer.start()
+        for _ in range(100):
+            writer.write("a line that nobody reads\n")
+        writer.stop()
+        assert not writer.is_alive()
+        # What is still in its buffer would fail once more when it is closed.
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()

@@ -198,11 +198,29 @@ def test_any_answer_about_environments_artifacts_and_verdicts(answer: Any, width
     check(verdict_detail("stage/name", False, "why", {"deep": answer}, width), width)
 
 
+def test_a_stage_tells_its_attempt_and_when_it_failed_the_root_cause() -> None:
+    root = {"file": "engine.log", "line_no": 8, "text": "out of\x1b memory", "explanation": "full", "fix": "less"}
+    again = StageRow("use", "running", facts={"attempt": 2, "root": root})
+    told = check(stage_detail(again, None, [], 78, BLOCKS), 78)
+    assert "attempt    2: the watchdog" in told
+    assert "out of" not in told, "that was the attempt before"
+    told = check(stage_detail(StageRow("use", "failed", facts={"root": root}), None, [], 78, BLOCKS), 78)
+    assert "cause      engine.log:8" in told
+    assert "meaning    full" in told
+    assert "fix        less" in told
+    watch = RunWatch("20261130-044512-older-aaaa")
+    watch.take(event("stage", {"status": "failed", "error": "exit code 1", "root": root}, stage="use"))
+    (_, _, text), *_ = watch.detail({}).tail
+    assert text.startswith("use: failed: exit code 1; cause: engine.log:8  out of")
+
+
 @settings(max_examples=60)
 @given(st.dictionaries(TEXT, JSON | st.dictionaries(TEXT, JSON), max_size=3), SIZES, st.sampled_from([ASCII, BLOCKS]))
 def test_any_state_of_a_run(stages: dict[str, Any], width: int, glyphs: Glyphs) -> None:
     facts = {"status": "running", "usage": stages, "error": "x", "seconds": 1, "started": 5, "cpu_seconds": 2}
-    state = {"stages": {**stages, "train": facts}}
+    odd = dict(zip(("file", "line_no", "text", "explanation", "fix"), stages.values(), strict=False))
+    failed = {"status": "failed", "root": odd, "attempt": next(iter(stages.values()), None)}
+    state = {"stages": {**stages, "train": facts, "use": failed}}
     detail = RunWatch("20261130-044512-older-aaaa").detail({"state": state, "status": "running"})
     check(run_lines(detail, 1e9, width), width)
     for stage in detail.stages:

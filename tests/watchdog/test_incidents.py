@@ -350,3 +350,60 @@ def test_the_op_reads_runs_on_and_says_what_a_later_run_got_past(tmp_path: Path)
     found = ops_incidents.incidents(here)
     assert all(each["over"] for each in found["incidents"])
     assert found["runs"][0] == later.run_id
+
+
+HANG: dict[str, Any] = {
+    "id": "w1",
+    "kind": "stopped",
+    "severity": "error",
+    "title": "generate: stopped",
+    "explanation": "A signal did.",
+}
+HANG |= {"evidence": [{"what": "state T"}], "remedies": [{"words": "see it", "action": "evidence"}], "folder": "/r/i-1"}
+HUNG: list[tuple[str, str | None, dict[str, Any]]] = [
+    ("run", None, {"status": "running"}),
+    ("stage", "generate", {"status": "running"}),
+    ("incident", "generate", HANG),
+]
+ENDED = ("process", "generate", {"role": "engine", "state": "ended", "pid": 8, "code": -9})
+
+
+def test_a_hang_stands_until_its_attempt_has_ended_and_its_end_is_no_crash() -> None:
+    (stands,) = incidents_of(record(*HUNG, alive=True, status="running"), 9000.0)
+    assert not stands.over, "and it is not silent besides"
+    assert [one.action for one in stands.remedies] == ["evidence", "cancel", "gpus", "run", "logs"]
+    restart = {"step": "restart", "incident": "w1", "why": "restart 1 of 1 for this fault"}
+    again = ("stage", "generate", {"status": "running", "attempt": 2})
+    restarted = record(*HUNG, ENDED, ("remedy", "generate", restart), again, alive=True, status="running")
+    (over,) = incidents_of(restarted, 1070.0)
+    assert over.over
+    assert over.evidence[-1].what == "the watchdog: ended and started again: restart 1 of 1 for this fault"
+    assert [one.action for one in over.remedies] == ["evidence"]
+    # What ends by a signal in the next attempt is another thing.
+    died = record(*HUNG, ENDED, again, ENDED, alive=True, status="running")
+    assert sorted(one.kind for one in incidents_of(died, 1070.0)) == ["died", "stopped"]
+
+
+def test_a_stage_that_failed_while_it_hung_has_the_evidence_of_the_watchdog() -> None:
+    for error, code, kind in (("stopped by the watchdog: it hung", 4, "given-up"), ("not ready in 600 s", 1, "failed")):
+        facts = {"status": "failed", "error": error, "exit_code": code, "remedy": "see eagle3ops incidents x says more"}
+        told = {one.kind: one for one in incidents_of(record(*HUNG, ENDED, ("stage", "generate", facts)), 2000.0)}
+        assert set(told) == {kind, "stopped"}
+        assert told["stopped"].over
+        assert not told[kind].over
+        shown = [one.what for one in told[kind].evidence]
+        first = ["generate: not ready in 600 s", "the watchdog: generate: stopped"] if kind == "failed" else []
+        assert shown[: len(first) + 1] == [*first, "state T"]
+        assert told[kind].explanation.startswith("A signal did. ")
+        assert told[kind].folder == "/r/i-1"
+        assert told[kind].remedies[0].action == "evidence"
+        assert ("eagle3ops incidents x" in {one.command for one in told[kind].remedies}) == (kind == "failed")
+
+
+def test_the_title_of_a_failure_names_its_root_cause() -> None:
+    root = {"file": "engine.log", "line_no": 8, "offset": 70, "text": "OutOfMemoryError: x\n" + "y" * 300}
+    facts = {"status": "failed", "error": "exit code 1", "exit_code": 1, "root": root}
+    (one,) = incidents_of(record(("stage", "use", facts), status="failed"), 2000.0)
+    assert one.title.startswith("use failed: OutOfMemoryError: x yyy")
+    assert one.title.endswith("... (engine.log)")
+    assert [each.what for each in one.evidence][1] == "use: exit code 1"

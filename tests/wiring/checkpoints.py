@@ -115,3 +115,30 @@ def good(engine: str, *, layers: int = 1) -> Made:
     }
     embedding = chance.normal(size=(VOCAB, H)).astype(np.float32)
     return Made(config, tensors, target, {"model.embed_tokens.weight": embedding})
+
+
+def latent(made: Made) -> None:
+    """The same drafter with attention over a compressed cache (MLA)."""
+    query, key, plain, rotary, value = 6, 5, 3, 2, 4
+    made.config |= {
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3", "q_lora_rank": query,
+        "kv_lora_rank": key, "qk_nope_head_dim": plain, "qk_rope_head_dim": rotary, "v_head_dim": value,
+    }  # fmt: skip
+    del made.config["head_dim"]
+    begin = "layers.0.self_attn."
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        del made.tensors[f"{begin}{name}.weight"]
+    for name, shape in {
+        "q_a_proj": (query, 2 * H), "q_a_layernorm": (query,), "q_b_proj": (HEADS * (plain + rotary), query),
+        "kv_a_proj_with_mqa": (key + rotary, 2 * H), "kv_a_layernorm": (key,),
+        "kv_b_proj": (HEADS * (plain + value), key), "o_proj": (H, HEADS * value),
+    }.items():  # fmt: skip
+        made.tensors[f"{begin}{name}.weight"] = np.ones(shape, dtype=np.float32)
+
+
+def normed_heads(made: Made) -> None:
+    """The same drafter with norms of each head, as of Qwen3."""
+    made.config |= {"architectures": ["Eagle3Qwen3ForCausalLM"], "model_type": "qwen3"}
+    made.tensors |= {
+        f"layers.0.self_attn.{name}.weight": np.ones(DIM, dtype=np.float32) for name in ("q_norm", "k_norm")
+    }

@@ -42,7 +42,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("sglang", "0.5.14.post1+cu130", "Qwen3ForCausalLM", 36, None, None, [2, 18, 33]),
         ("vllm", "0.32.0", "LlamaForCausalLM", 30, [1, 14, 26], "nested", [1, 14, 26]),
         ("vllm", "0.32.0", "LlamaForCausalLM", 30, [27, 2, 15, 2], "top", [2, 15, 27]),
-        ("vllm", "0.32.0", "DeepseekV3ForCausalLM", 61, [0, 30, 61], None, [0, 30, 61]),
+        ("sglang", "0.5.14", "KimiK25ForConditionalGeneration", 61, [0, 30, 61], None, [0, 30]),
+        ("sglang", "0.5.18", "DeepseekV3ForCausalLM", 61, [1, 29, 60], None, [2, 30]),
+        ("sglang", "0.5.14", "Glm4MoeLiteForCausalLM", 47, [0, 23, 44], None, [23, 44]),
+        ("sglang", "0.5.23", "Qwen3VLMoeForConditionalGeneration", 48, [1, 23, 47], None, [2, 24]),
+        ("sglang", "0.5.14", "Qwen3_5ForConditionalGeneration", 48, [1, 23, 44], None, []),
+        ("sglang", "0.5.23", "Qwen3_5ForConditionalGeneration", 48, [-1, 23, 44], None, [0, 24, 45]),
+        ("sglang", "0.5.23", "MiniMaxM3SparseForCausalLM", 60, [1, 29, 59], None, [2, 30, 60]),
+        ("vllm", "0.32.0", "LlamaForCausalLM", 61, [0, 30, 61], None, [0, 30, 61]),
+        ("vllm", "0.32.0", "DeepseekV3ForCausalLM", 61, [0, 30, 61], None, [30, 61]),
+        ("vllm", "0.32.0", "GlmMoeDsaForCausalLM", 78, [0, 39, 78], None, [0, 39]),
+        ("vllm", "0.32.0", "SmolLM3ForCausalLM", 36, [33, 2, 18], None, [33, 2, 18]),
         ("vllm", "0.32.0", "LlamaForCausalLM", 30, [], None, [2, 15, 27]),
         ("vllm", "0.32.0", "LlamaForCausalLM", 30, [2, 15, 31], None, [2, 15]),
         ("reference", None, "LlamaForCausalLM", 30, [26, 1, 14], None, [27, 2, 15]),
@@ -58,6 +68,14 @@ def test_what_is_known(
     assert found.notes[-1].startswith("source: ")
     if ids and len(expected) < len(ids) and key_at != "top" and engine != "eagle":
         assert any("come out" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("ids", [[2, 30, 61], [2, 30, 30], [2, 30, 70]])
+def test_a_number_of_states_that_the_decoder_counts_is_not_dropped_silently(ids: list[int]) -> None:
+    older, newer = (captured("sglang", each, "DeepseekV3ForCausalLM", 61, ids) for each in ("0.5.14", "0.5.23"))
+    assert older.boundary == newer.boundary == (2, 30)
+    assert not any("makes the engine fail" in note for note in older.notes)
+    assert any("makes the engine fail" in note for note in newer.notes)
 
 
 def test_the_second_runner_of_vllm_reads_the_top_level_only() -> None:
@@ -94,7 +112,7 @@ def test_between_two_versions_that_agree_it_holds_and_says_so() -> None:
 
 @given(
     st.sampled_from(
-        sorted({(r.engine, r.versions[0], c) for r in rules() for c in r.classes if r.engine != "reference"})
+        sorted({(r.engine, v, c) for r in rules() for v in r.versions for c in r.classes if r.engine != "reference"})
     ),
     st.integers(1, 200),
     st.none() | st.lists(st.integers(-5, 210), max_size=8),
@@ -106,7 +124,7 @@ def test_whatever_the_ids_what_comes_out_exists(
     engine, version, model_class = known
     found = captured(engine, None if version == "*" else version, model_class, layers, ids, key_at)
     assert all(0 <= k <= layers for k in found.boundary)
-    assert list(found.boundary) == sorted(set(found.boundary))
+    assert len(found.boundary) == len(set(found.boundary))
     told = found.as_json()
     assert json.loads(json.dumps(told)) == told
     assert told["layer_outputs"] == [k - 1 for k in told["boundary"]]

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from checkpoints import DRAFT, INPUTS, LAYERS, OUTPUTS, VOCAB, H, Made, good
+from checkpoints import DRAFT, INPUTS, LAYERS, OUTPUTS, VOCAB, H, Made, good, latent, normed_heads
 from safetensors.torch import load_file
 
 from eagle3ops.eagle3.checkpoint import load_drafter
@@ -41,6 +42,7 @@ def speculators(made: Made) -> None:
     made.config |= {
         "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", IDS: INPUTS,
         "transformer_layer_config": inner, "norm_before_residual": False, "speculators_config": {"algorithm": "eagle3"},
+        "model_type": "speculator_model", "tie_word_embeddings": True, "target_hidden_size": None,
     }  # fmt: skip
 
 
@@ -106,6 +108,49 @@ def test_every_form_arrives_whole(form: str, to: str, tmp_path: Path) -> None:
     for name, one in written.items():
         assert torch.equal(one, torch.from_numpy(original[name])), name
     assert set(original) - set(written) <= ({"t2d"} if form == "modelopt" else set())
+
+
+@pytest.mark.parametrize("to", ENGINES)
+@pytest.mark.parametrize("form", ["sglang", "vllm", "speculators"])
+def test_a_compressed_cache_stays_one(form: str, to: str, tmp_path: Path) -> None:
+    made = good("sglang")
+    latent(made)
+    FORMS[form](made)
+    drafter, target = made.write(tmp_path)
+    assert convert(drafter, target, to, tmp_path / "out").findings == ()
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["architectures"], config["model_type"]) == (["Eagle3DeepseekV2ForCausalLM"], "deepseek_v3")
+
+
+def test_heads_that_are_normed_are_for_vllm(tmp_path: Path) -> None:
+    made = good("sglang")
+    normed_heads(made)
+    speculators(made)
+    drafter, target = made.write(tmp_path)
+    assert convert(drafter, target, "vllm", tmp_path / "out").findings == ()
+    with pytest.raises(ConversionRefused, match="in each head"):
+        convert(drafter, target, "both", tmp_path / "other")
+
+
+def test_a_map_of_every_id_to_itself_is_no_obstacle(tmp_path: Path) -> None:
+    made = good("sglang")
+    made.config["draft_vocab_size"] = VOCAB
+    made.tensors |= {
+        "lm_head.weight": np.ones((VOCAB, H), dtype=np.float32), "d2t": np.zeros(VOCAB, dtype=np.int64),
+        "t2d": np.ones(VOCAB, dtype=bool),
+    }  # fmt: skip
+    drafter, target = made.write(tmp_path)
+    for to in ENGINES:
+        assert convert(drafter, target, to, tmp_path / to).findings == ()
+        assert ("d2t" in load_file(tmp_path / to / "model.safetensors")) == (to == "sglang")
+
+
+@pytest.mark.parametrize("versions", [{"sglang": "new"}, {"vllm": "new"}])
+def test_no_version_is_told_before_anything_is_written(versions: dict[str, str], tmp_path: Path) -> None:
+    drafter, target = good("sglang").write(tmp_path)
+    with pytest.raises(RequestError, match="no version"):
+        convert(drafter, target, "both", tmp_path / "out", **versions)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_forward_agrees_to_the_last_bit(tmp_path: Path) -> None:

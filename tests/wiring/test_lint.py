@@ -7,18 +7,20 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import DRAFT, DRAFT_IDS, INPUTS, OUTPUTS, VOCAB, H, Made, good, layer
+from checkpoints import DRAFT, DRAFT_IDS, INPUTS, OUTPUTS, VOCAB, H, Made, good, latent, layer, normed_heads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.lint.checkpoint import read_header
 from eagle3ops.wiring.lint.lint import lint
+from eagle3ops.wiring.lint.parameters import Latent, Sizes, parameters
 
 SG14, SG23, VLLM, OURS = ("sglang", "0.5.14"), ("sglang", "0.5.23"), ("vllm", "0.32.0"), ("reference", None)
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -72,6 +74,11 @@ def write(name: str, text: str) -> Change:
 INDEX = "model.safetensors.index.json"
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def cut(folder: Path) -> None:
     weights = folder / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 100)
@@ -119,6 +126,14 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "gelu": (SG14, config(hidden_act="gelu"), "activation-unknown"),
     "a variant on our engine": (OURS, config(norm_output=True), "switch-unsupported"),
     "rope of no kind": (SG14, config(rope_parameters={"rope_type": "spiral"}), "rope-unknown"),
+    "rope without its factor": (SG14, config(rope_parameters={"rope_type": "yarn"}), "rope-incomplete"),
+    "rope of a list": (SG14, config(rope_parameters={"rope_type": []}), "rope-unknown"),
+    "the config is a pipe": (
+        SG14, file(lambda folder: pipe(folder / "config.json")), "config-unreadable",
+    ),
+    "the weights are a pipe": (
+        SG14, file(lambda folder: pipe(folder / "model.safetensors")), "weights-missing",
+    ),
     "rope told twice": (SG14, config(rope_theta=5e5), "rope-twice"),
     "rope not told": (SG14, without("rope_theta", "rope_parameters"), "rope-missing"),
     "rope of another target": (SG14, config(rope_theta=5e5, rope_parameters=None), "rope-differs"),
@@ -194,6 +209,53 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "an embedding of its own, on SGLang": (SG14, tensor("embed_tokens.weight", floats(VOCAB, H)), "embedding-differs"),
     "another vocabulary": (SG14, target(vocab_size=VOCAB + 14), "vocab-differs"),
     "a wider target": (SG14, target(hidden_size=2 * H), "hidden-differs"),
+    "other boundaries, nested, on vLLM": (VLLM, both(without(IDS), nested([3, 5, 8])), "ids-not-read"),
+    "a switch inside eagle_config": (
+        SG23, config(eagle_config={IDS: OUTPUTS, "norm_output": True}), "switch-not-read",
+    ),
+    "the whole vocabulary with a mapping, on vLLM": (
+        VLLM,
+        both(config(draft_vocab_size=VOCAB), tensor("lm_head.weight", floats(VOCAB, H)),
+             tensor("d2t", np.zeros(VOCAB, dtype=np.int64)), drop("t2d")),
+        "d2t-unwanted",
+    ),
+    "a head that the target's replaces": (
+        SG14,
+        both(config(draft_vocab_size=None), tensor("lm_head.weight", floats(VOCAB, H)), drop("d2t", "t2d")),
+        "head-replaced",
+    ),
+    "ids that the decoder never hears of": (
+        SG14, target(architectures=["Qwen3_5ForConditionalGeneration"]), "ids-fail",
+    ),
+    "an id twice, where states are counted": (
+        SG23, both(target(architectures=["DeepseekV3ForCausalLM"]), latent, nested([1, 5, 5])), "ids-fail",
+    ),
+    "MLA: no rank of the query, on SGLang": (SG14, both(latent, config(q_lora_rank=None)), "size-wrong"),
+    "MLA: no rank of the key": (VLLM, both(latent, without("kv_lora_rank")), "size-wrong"),
+    "MLA: two layers on SGLang": (SG23, both(latent, config(num_hidden_layers=2)), "layers-many"),
+    "MLA: a missing norm": (VLLM, both(latent, drop("layers.0.self_attn.kv_a_layernorm.weight")), "tensor-missing"),
+    "MLA: attention like Llama's": (
+        SG14, both(latent, tensor("layers.0.self_attn.q_proj.weight", floats(16, 2 * H))), "tensor-unknown",
+    ),
+    "MLA: half as wide": (
+        SG23, both(latent, tensor("layers.0.self_attn.kv_a_proj_with_mqa.weight", floats(7, H))), "tensor-shape",
+    ),
+    "MLA: a prefix that SGLang takes elsewhere": (
+        SG14, both(latent, tensor("model.norm.weight", floats(H))), "tensor-unknown",
+    ),
+    "MLA: fc normed": (
+        SG23, both(latent, config(norm_before_fc=True), tensor("input_norm.weight", floats(3 * H))), "fc-not-normed",
+    ),
+    "MLA: the number of states, which SGLang does not read": (
+        SG23,
+        both(latent, config(num_aux_hidden_states=4), tensor("fc.weight", floats(H, 4 * H))),
+        "fc-width",
+    ),
+    "Qwen3: a missing norm of a head": (
+        VLLM, both(normed_heads, drop("layers.0.self_attn.k_norm.weight")), "tensor-missing",
+    ),
+    "Qwen3 on SGLang": (SG23, normed_heads, "architecture-unknown"),
+    "drafts in parallel": (VLLM, config(architectures=["PeagleLlamaForCausalLM"]), "architecture-unchecked"),
     "a target with latent attention": (
         SG14, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=8), "attention-backend",
     ),
@@ -249,6 +311,17 @@ def second(made: Made) -> None:
     made.tensors |= layer(1, H)
 
 
+def headless(made: Made) -> None:
+    """The target's head, as its trainer used it."""
+    full(made)
+    del made.tensors["lm_head.weight"]
+
+
+def speculators_like_qwen3(made: Made) -> None:
+    normed_heads(made)
+    speculators(made)
+
+
 RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
     "SpecForge for SGLang": (SG14, midlayer),
     "for a newer SGLang": (SG23, midlayer),
@@ -264,6 +337,36 @@ RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
     "two layers": (VLLM, second),
     "our own": (OURS, midlayer),
     "our own on SGLang between two versions": (("sglang", "0.5.18"), midlayer),
+    "MLA on SGLang": (SG14, both(latent, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=5))),
+    "MLA on a newer SGLang": (SG23, both(latent, midlayer, without("draft_vocab_size"), full)),
+    "MLA on vLLM": (VLLM, latent),
+    "rope as DeepSeek says it": (
+        VLLM, both(latent, config(rope_parameters={"rope_type": "deepseek_yarn", "factor": 4.0})),
+    ),
+    "MLA of a width that is null, on SGLang": (SG23, both(latent, config(target_hidden_size=None))),
+    "MLA with a plain query, on vLLM": (
+        VLLM,
+        both(latent, without("q_lora_rank"), tensor("layers.0.self_attn.q_proj.weight", floats(20, 2 * H)),
+             drop(*(f"layers.0.self_attn.{name}.weight" for name in ("q_a_proj", "q_a_layernorm", "q_b_proj")))),
+    ),
+    "like Qwen3, on vLLM": (VLLM, normed_heads),
+    "like Qwen3, by speculators, on vLLM": (VLLM, speculators_like_qwen3),
+    "the target's head, on vLLM": (VLLM, headless),
+    "the target's head, on SGLang": (SG14, both(headless, config(draft_vocab_size=None))),
+    "an old exporter's frequencies": (SG14, tensor("layers.0.self_attn.rotary_emb.inv_freq", floats(2))),
+    "an old exporter's frequencies, on vLLM": (VLLM, tensor("layers.0.self_attn.rotary_emb.inv_freq", floats(2))),
+    "a window that is off": (SG14, config(sliding_window=4096, use_sliding_window=False)),
+    "biases of the output alone, on vLLM": (
+        VLLM, both(config(bias=True), tensor("layers.0.self_attn.o_proj.bias", floats(H))),
+    ),
+    "Llama 4 on SGLang": (SG14, config(model_type="llama4_text", intermediate_size=7, intermediate_size_mlp=24)),
+    "an embedding beside one for multi-token prediction": (
+        SG14,
+        lambda made: (
+            made.tensors.update({"embed_tokens.weight": made.target_tensors["model.embed_tokens.weight"]}),
+            made.target_tensors.update({"aux.layers.61.embed_tokens.weight": floats(VOCAB, H)}),
+        ),
+    ),
     "Kimi's numbers": (
         ("sglang", "0.5.23"), both(target(architectures=["Qwen3ForCausalLM"]), lambda made: None),
     ),
@@ -323,6 +426,8 @@ def test_the_command_ends_with_3_where_something_is_wrong(tmp_path: Path) -> Non
     assert subprocess.run(command, capture_output=True).returncode == 2
 
 
+LATENT = good("sglang")
+latent(LATENT)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -332,13 +437,15 @@ JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    changes=st.dictionaries(st.sampled_from(sorted(good("sglang").config)), JSON, max_size=4),
+    changes=st.dictionaries(st.sampled_from(sorted({**good("sglang").config, **LATENT.config})), JSON, max_size=4),
+    family=st.sampled_from([midlayer, latent, normed_heads]),
     engine=st.sampled_from([SG14, VLLM, OURS]),
 )
 def test_any_config_is_read(
-    changes: dict[str, Any], engine: tuple[str, str | None], tmp_path_factory: pytest.TempPathFactory
+    changes: dict[str, Any], family: Change, engine: tuple[str, str | None], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     made = good(engine[0])
+    family(made)
     made.config |= changes
     for finding in lint(*made.write(tmp_path_factory.mktemp("any")), *engine):
         assert finding.what
@@ -354,3 +461,59 @@ def test_any_header_is_read_or_refused_by_name(junk: bytes, header: dict[str, An
         weights.flush()
         with contextlib.suppress(ValueError):
             assert isinstance(read_header(Path(weights.name)), dict)
+
+
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+PYTHONS = {name: os.environ.get(f"EAGLE3OPS_{name.upper()}_PYTHON") for name in ("sglang", "vllm")}
+SMALL = Sizes(
+    hidden=64, target_hidden=80, intermediate=96, heads=4, kv_heads=2, head_dim=16, layers=1, vocab=128, draft_vocab=64,
+    aux=3,
+)  # fmt: skip
+FAMILY = {
+    "llama": SMALL,
+    "qwen3": replace(SMALL, normed_heads=True),
+    "latent": replace(SMALL, latent=Latent(query_rank=24, key_rank=16, plain=12, rotary=8, value=20)),
+}
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(name, marks=[
+            getattr(pytest.mark, name),
+            pytest.mark.skipif(not python, reason=f"EAGLE3OPS_{name.upper()}_PYTHON names no Python that has {name}"),
+        ])
+        for name, python in PYTHONS.items()
+    ],
+)  # fmt: skip
+def test_the_parameters_are_those_that_the_engine_builds(engine: str, tmp_path: Path) -> None:
+    given = {
+        "hidden_size": 64, "target_hidden_size": 80, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16,
+        "num_key_value_heads": 2, "vocab_size": 128, "draft_vocab_size": 64, "num_hidden_layers": 1,
+        "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 20,
+        "max_position_embeddings": 256, "rope_theta": 10000.0, "fc_norm": True, "tie_word_embeddings": False,
+    }  # fmt: skip
+    script = Path(__file__).with_name("runtime_parameters.py")
+    command = [str(PYTHONS[engine]), str(script), engine, str(tmp_path / "store"), json.dumps(given)]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr[-2000:]
+    answers = json.loads(told.stdout.splitlines()[-1])
+    assert set(answers) == {"llama", "latent"} | ({"qwen3"} if engine == "vllm" else set())
+    for family, built in answers.items():
+        real = {
+            one.removeprefix("model.").replace("midlayer.", "layers.0."): tuple(shape) for one, shape in built.items()
+        }
+        real.pop("draft_id_to_target_id", None)
+        known = {one: each.shape for one, each in parameters(engine, FAMILY[family], {"fc_norm": True}).items()}
+        for fused, parts in FUSED.items():
+            for one in [one for one in real if f".{fused}." in one]:
+                names = [one.replace(fused, part) for part in parts]
+                assert real.pop(one) == (sum(known[each][0] for each in names), *known[names[0]][1:])
+                for each in names:
+                    del known[each]
+        assert {one: shape for one, shape in known.items() if one not in ("d2t", "t2d")} == real, family

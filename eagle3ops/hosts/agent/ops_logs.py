@@ -34,12 +34,12 @@ def _run(here: Surroundings, run: str) -> "RunDirectory":
     return find_run(here.root, run)
 
 
-def list_logs(here: Surroundings, *, run: str) -> dict[str, Any]:
-    """Names and sizes of a run's logs."""
+def list_logs(here: Surroundings, *, run: str, evidence: str = "") -> dict[str, Any]:
+    """Names and sizes of a run's logs, or of the files in a folder of evidence, `incident-N`."""
     from eagle3ops.runs import log_files
 
     found = _run(here, run)
-    return {"run": found.run_id, "logs": log_files.list_logs(found)}
+    return {"run": found.run_id, "logs": log_files.list_logs(found, evidence)}
 
 
 def read(here: Surroundings, *, run: str, log: str, offset: int = 0, max_bytes: int = 65536) -> dict[str, Any]:

@@ -206,8 +206,8 @@ class Escalation:
             severity="error" if incident.convicted else "info" if over else "warn",
         )
         if incident.folder != Path():
-            where = Remedy(f"the evidence is in {incident.folder}")
-            told = replace(told, remedies=(*told.remedies[: MOST - 1], where))
+            where = Remedy(f"the evidence is in {incident.folder}", "evidence")
+            told = replace(told, remedies=(*told.remedies[: MOST - 1], where), folder=str(incident.folder))
         try:
             self.on_incident(told, incident.folder)
         except Exception as error:  # noqa: BLE001  (whoever listens must not end the guard)

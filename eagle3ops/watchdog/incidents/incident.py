@@ -9,8 +9,8 @@ from typing import Any
 SEVERITIES = ("error", "warn", "info")
 """The worst first."""
 
-ACTIONS = ("resume", "cancel", "run", "logs", "gpus", "wiring", "bench", "ledger")
-"""What a console can do by itself: take the run up again, end it, or open a room."""
+ACTIONS = ("resume", "cancel", "run", "logs", "gpus", "wiring", "bench", "ledger", "evidence")
+"""What a console can do by itself: take the run up again, end it, open a room, or the folder of the evidence."""
 
 MOST = 12
 """Pieces of evidence and remedies of one incident at most."""
@@ -64,6 +64,8 @@ class Incident:
     explanation: str = ""
     evidence: tuple[Evidence, ...] = ()
     remedies: tuple[Remedy, ...] = field(default=())
+    folder: str = ""
+    """In which the evidence was collected; empty where none was."""
 
     def as_json(self) -> dict[str, Any]:
         """As it is sent and stored."""
@@ -99,6 +101,7 @@ def from_json(data: object, *, run: str = "", stage: str = "", ts: float = 0.0) 
         explanation=_text(data.get("explanation")),
         evidence=tuple(_evidence(data.get("evidence"))),
         remedies=tuple(_remedies(data.get("remedies"))),
+        folder=_text(data.get("folder")),
     )
 
 
@@ -122,7 +125,7 @@ def _remedies(value: object) -> list[Remedy]:
 
 
 _COMMAND = re.compile(
-    r"(?:^|(?<=[\s(]))(eagle3ops\s[^,;()]+?)(?=\s*(?:$|[,;()]|\bfirst\b|\bshows\b|\bdoes\b|\bthen\b))"
+    r"(?:^|(?<=[\s(]))(eagle3ops\s[^,;()]+?)(?=\s*(?:$|[,;()]|\bfirst\b|\bshows\b|\bsays\b|\bdoes\b|\bthen\b))"
 )
 
 

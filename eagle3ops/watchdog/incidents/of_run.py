@@ -8,7 +8,7 @@ from typing import Any
 from eagle3ops.errors import ExitCode
 from eagle3ops.watchdog.incidents.incident import MOST, Evidence, Incident, Remedy, from_json, incident_id, remedy_from
 from eagle3ops.watchdog.incidents.record import Ended, Record
-from eagle3ops.watchdog.incidents.root_evidence import explained, fix_of, root_evidence
+from eagle3ops.watchdog.incidents.root_evidence import cause, explained, fix_of, root_evidence
 from eagle3ops.words import human_bytes, human_seconds, plain
 
 SILENT_S = 120.0
@@ -54,18 +54,28 @@ def incidents_of(record: Record, now: float) -> list[Incident]:
 
 
 def _written(record: Record, now: float) -> list[Incident]:
-    """Those that the watchdog wrote down as such."""
+    """Those that the watchdog, or a stage, wrote down as such."""
     found = []
     for ts, stage, data in record.incidents.values():
         told = from_json(data, run=record.run, stage=stage, ts=ts)
         if told is not None:
-            # Its processes are gone with the attempt at the stage, whether or not its guard lived to say so.
-            later = [ended for ended, _, _ in record.endings]
-            gone = max(record.mended.get(stage, 0.0), record.begun.get(stage, 0.0), *later) > ts
-            done = [f"what was done: {words}" for words in record.done.get(told.id, ())]
+            done = [f"the watchdog: {words}" for words in record.done.get(told.id, ())]
             evidence = (*told.evidence[: MOST - len(done)], *map(Evidence, done))
-            found.append(replace(told, over=told.over or gone, evidence=evidence))
+            # What hung is gone with its attempt; how that ended, or what the next one meets, is told of by itself.
+            ended = [
+                _number(record.stages.get(told.stage, {}).get("ts")) or 0.0,
+                *(end for end, _, _ in record.endings),
+            ]
+            over = told.over or max(ended) > ts
+            remedies = told.remedies if over else (*told.remedies, *_now(record))[:MOST]
+            found.append(replace(told, over=over, evidence=evidence, remedies=remedies))
     return found
+
+
+def _now(record: Record) -> tuple[Remedy, ...]:
+    """What can be done about a stage that hangs."""
+    end = Remedy("end the run; it can be resumed", "cancel", _command(record, "cancel"))
+    return (*((end,) if record.alive else ()), Remedy("see what its processes and the GPUs do", "gpus"), *_look(record))
 
 
 def _failures(record: Record, now: float) -> list[Incident]:
@@ -77,9 +87,19 @@ def _failures(record: Record, now: float) -> list[Incident]:
         before = found.get(key)
         log = f"{stage}.log"
         end = record.logs.get(log)
+        began = record.begun.get(stage, 0.0)
         root = root_evidence(facts.get("root"))
+        hung = _hung(record, stage, began, ts)
         evidence = [root] if root is not None else []
-        evidence.append(Evidence(f"{stage}: {error or 'failed'}", log, end.offset if end else None))
+        said = Evidence(f"{stage}: {error or 'failed'}", log, end.offset if end else None)
+        if hung is None:
+            evidence.append(said)
+        else:
+            # Of a stage that was given up the watchdog's words are all that it says itself.
+            gave = kind == "given-up"
+            shown = [] if gave else [said, Evidence(f"the watchdog: {hung.title}")]
+            evidence += [*shown, *hung.evidence[:7], *([said] if gave else [])]
+            why = f"{hung.explanation} {why}".strip()
         if root is None and end is not None and end.line and plain(end.line) not in plain(error):
             evidence.append(Evidence(f"the log says: {end.line}", log, end.offset))
         if signal or facts.get("process_exit") is not None:
@@ -87,20 +107,18 @@ def _failures(record: Record, now: float) -> list[Incident]:
             evidence.append(Evidence(f"its process ended {how}"))
         if (peak := _number(facts.get("max_memory_bytes"))) is not None:
             evidence.append(Evidence(f"most memory that it used: {human_bytes(peak)}"))
-        began = record.begun.get(stage, 0.0)
         evidence += [_told(one, record) for one in record.ended_badly if one.stage == stage and began <= one.ts <= ts]
-        guarded = _given_up(record, stage, ts) if kind == "given-up" else None
-        if guarded is not None:
-            # What was collected then says more than that it was ended.
-            why = f"{guarded.explanation} {why}"
-            evidence = [*guarded.evidence, *evidence[:1]]
         # Taken up again, it is not known yet whether that mends it; but nobody has to do anything about it now.
         over = record.mended.get(stage, 0.0) > ts or (record.begun.get(stage, 0.0) > ts and record.alive)
+        does = (*fix_of(facts.get("root")), *(hung.remedies if hung is not None else ()))
+        failed = cause(facts.get("root")) or error
+        # Where the evidence is says the watchdog already.
+        remedy = "" if hung is not None and kind == "given-up" else _text(facts.get("remedy"))
         found[key] = Incident(
             id=key,
             kind=kind,
             severity="error",
-            title=f"{stage} failed: {error}" if error else f"{stage} failed",
+            title=f"{stage} failed: {failed}" if failed else f"{stage} failed",
             first=before.first if before else ts,
             last=ts,
             run=record.run,
@@ -109,18 +127,18 @@ def _failures(record: Record, now: float) -> list[Incident]:
             count=before.count + 1 if before else 1,
             explanation=explained(facts.get("root"), why),
             evidence=tuple(evidence[:MOST]),
-            remedies=(
-                *(guarded.remedies if guarded is not None else fix_of(facts.get("root"))),
-                *_remedies(record, "" if guarded is not None else _text(facts.get("remedy")), kind),
-            )[:MOST],
+            remedies=(*does, *_remedies(record, remedy, kind))[:MOST],
+            folder=hung.folder if hung is not None else "",
         )
     return list(found.values())
 
 
-def _given_up(record: Record, stage: str, ts: float) -> Incident | None:
-    """The watchdog's own incident about a stage that it then gave up."""
-    own = [one for one in _written(record, ts) if one.stage == stage and one.id in record.done and one.first <= ts]
-    return max(own, key=lambda one: one.last, default=None)
+def _hung(record: Record, stage: str, began: float, ended: float) -> Incident | None:
+    """What the watchdog was certain of when an attempt at a stage ended; None where it had nothing to say."""
+    told = [(ts, data) for ts, of, data in record.incidents.values() if of == stage and began <= ts <= ended]
+    ts, data = max(told, key=lambda one: one[0], default=(0.0, None))
+    found = from_json(data, run=record.run, stage=stage, ts=ts)
+    return found if found is not None and found.severity == "error" and not found.over else None
 
 
 def _what(error: str, signal: str, facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -228,7 +246,7 @@ def _verdicts(record: Record, now: float) -> list[Incident]:
 
 
 def _silence(record: Record, now: float) -> list[Incident]:
-    if not record.alive:
+    if not record.alive or any(not one.over and one.stage in record.stages for one in _written(record, now)):
         return []
     spoke = max([record.last_event, *(end.modified for end in record.logs.values())], default=0.0)
     running = [stage for stage, facts in record.stages.items() if facts.get("status") == "running"]
@@ -272,7 +290,8 @@ def _programs(record: Record, now: float) -> list[Incident]:
         own = (one.stage, record.begun.get(one.stage, 0.0))
         if one.code >= 0 or (own in failed and one.ts >= own[1]):
             continue
-        if any(abs(ts - one.ts) < 30.0 for ts in cancelled):
+        # What hung is ended by whoever decides about it, and that is told there.
+        if any(abs(ts - one.ts) < 30.0 for ts in cancelled) or _hung(record, one.stage, one.began, one.ts):
             continue
         name = _NUMBERS.get(one.code, f"signal {-one.code}")
         why = _SIGNALS.get(name, "")

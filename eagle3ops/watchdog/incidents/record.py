@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from eagle3ops.narration import REMEDIES
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import Event, EventReader
 
@@ -39,6 +40,8 @@ class Ended:
     role: str
     pid: int | None
     code: int
+    began: float = 0.0
+    """When its stage began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class Record:
     def _take_remedy(self, data: Mapping[str, Any]) -> None:
         key, step, why = (_text(data.get(name)) for name in ("incident", "step", "why"))
         if key and step and (key in self.done or len(self.done) < OWN):
-            self.done.setdefault(key, []).append(f"{step.replace('_', ' ')}: {why}")
+            self.done.setdefault(key, []).append(f"{REMEDIES.get(step, step)}: {why}")
             del self.done[key][:-6]
 
     def _take_run(self, ts: float, data: Mapping[str, Any]) -> None:
@@ -165,7 +168,8 @@ class Record:
             and not isinstance(code, bool)
             and code not in _ORDERLY
         ):
-            self.ended_badly.append(Ended(ts, stage, role[:100], pid if isinstance(pid, int) else None, code))
+            began = self.begun.get(stage, 0.0)
+            self.ended_badly.append(Ended(ts, stage, role[:100], pid if isinstance(pid, int) else None, code, began))
             del self.ended_badly[:-50]
 
 

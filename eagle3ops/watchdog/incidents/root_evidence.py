@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from eagle3ops.watchdog.incidents.incident import Evidence, Remedy, remedy_from
 from eagle3ops.words import plain
 
+LONGEST = 160
+"""Characters of a cause in a title."""
+
 
 def root_evidence(root: object) -> Evidence | None:
     """The line that says why, as the logs of the stage were read when it failed."""
@@ -18,6 +21,15 @@ def root_evidence(root: object) -> Evidence | None:
         f" (ranks to look at: {suspects})" if suspects else ""
     )
     return Evidence(words, log or None, None if offset is None else int(offset))
+
+
+def cause(root: object) -> str:
+    """The same in as few words as a title has room for; empty where there is none."""
+    evidence = root_evidence(root)
+    if evidence is None or not isinstance(root, Mapping):
+        return ""
+    text = " ".join(_text(root.get("text")).split())
+    return f"{text[:LONGEST]}{'...' if len(text) > LONGEST else ''} ({evidence.log or 'its logs'})"
 
 
 def explained(root: object, otherwise: str) -> str:

@@ -4,6 +4,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.convert.forms import ConversionRefused, read
@@ -48,6 +50,11 @@ def convert(
     for folder, what in ((drafter, "drafter"), (target, "target")):
         if not folder.is_dir():
             raise RequestError(f"{folder}: no folder, so no {what}", remedy="name the folder that holds config.json")
+    for engine, version in (("SGLang", sglang), ("vLLM", vllm)):
+        try:
+            Version(version)
+        except InvalidVersion as error:
+            raise RequestError(f"{version!r} is no version of {engine}", remedy=f"such as {SGLANG}") from error
     model = read_target(target)
     with tempfile.TemporaryDirectory() as spare:
         source = unpickle(drafter, Path(spare))

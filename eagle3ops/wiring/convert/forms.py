@@ -17,7 +17,7 @@ from typing import Any
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.captured import captured
-from eagle3ops.wiring.lint.case import IDS, SPECULATORS, Target
+from eagle3ops.wiring.lint.case import IDS, SPECULATORS, SPECULATORS_OUTER, Family, Target
 from eagle3ops.wiring.lint.checkpoint import Checkpoint, read_checkpoint
 from eagle3ops.wiring.lint.parameters import LEGACY
 
@@ -39,6 +39,8 @@ class Meaning:
     """A checkpoint without the words of the one who wrote it."""
 
     form: str
+    family: Family
+    """As its tensors tell."""
     layers: AuxLayers
     config: Mapping[str, Any]
     """Sizes, rope and the like, flat."""
@@ -94,11 +96,16 @@ def read(folder: Path, target: Target, form: str | None, sglang: str) -> tuple[C
         )
     config = dict(checkpoint.config)
     inner = config.get("transformer_layer_config")
-    flat = {**inner, **config} if form == "speculators" and isinstance(inner, Mapping) else config
+    flat = config
+    if form == "speculators" and isinstance(inner, Mapping):
+        outer = ("norm_before_residual", *SPECULATORS_OUTER)
+        flat = {**inner, **{key: config[key] for key in outer if config.get(key) is not None}}
     eagle = config.get("eagle_config")
     switch = {**flat, **{k: v for k, v in (eagle if isinstance(eagle, Mapping) else {}).items() if k in _FLAGS}}
+    names = _names(checkpoint)
     return checkpoint, Meaning(
         form=form,
+        family=_family(names),
         layers=_layers(form, config, target, layers, sglang),
         config={key: value for key, value in flat.items() if key not in _NOT_PASSED_ON},
         norm_before_residual=bool(switch.get("norm_before_residual", form == "speculators")),
@@ -106,8 +113,14 @@ def read(folder: Path, target: Target, form: str | None, sglang: str) -> tuple[C
         fc_norm=bool(switch.get("fc_norm") or flat.get("use_aux_norm")),
         # SpecForge writes the same word for the norm before lm_head, and feeds the state before it.
         feeds_normed=bool(switch.get("norm_output")) and form != "specforge",
-        names=_names(checkpoint),
+        names=names,
     )
+
+
+def _family(names: Mapping[str, str]) -> Family:
+    if any("kv_a_proj_with_mqa" in name for name in names):
+        return "latent"
+    return "qwen3" if any(name.endswith("self_attn.q_norm.weight") for name in names) else "llama"
 
 
 def _layers(form: str, config: Mapping[str, Any], target: Target, layers: int, sglang: str) -> AuxLayers:

@@ -1,11 +1,13 @@
 """How does a checkpoint look in the form of an engine, or in one that serves two?
 
-    sglang   LlamaForCausalLMEagle3, `midlayer.` names, ids in eagle_config in the numbers that this version of SGLang
-             turns into the wanted tensors for this class of target
-    vllm     the same architecture, `layers.` names, inputs of layers at the top level
+    sglang   LlamaForCausalLMEagle3 (Eagle3DeepseekV2ForCausalLM for MLA), `midlayer.` names, ids in eagle_config in the
+             numbers that this version of SGLang turns into the wanted tensors for this class of target
+    vllm     the same architecture (Eagle3Qwen3ForCausalLM where heads are normed), `layers.` names, inputs of layers at
+             the top level
     both     SGLang's form with vLLM's ids beside: each engine looks at its own place
 
-Tensors are copied byte by byte, whatever their type.
+Tensors are copied byte by byte, whatever their type. A `d2t` that maps every id to itself is left out for vLLM, which
+has no parameter for it.
 """
 
 import hashlib
@@ -13,17 +15,26 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.captured import captured
 from eagle3ops.wiring.convert.forms import ConversionRefused, Meaning
-from eagle3ops.wiring.lint.case import IDS, Target
+from eagle3ops.wiring.lint.case import IDS, Family, Target
 from eagle3ops.wiring.lint.checkpoint import CONFIG, Checkpoint, TensorInfo, read_checkpoint
 
 ENGINES = ("sglang", "vllm", "both")
 WEIGHTS = "model.safetensors"
+ARCHITECTURES: Mapping[Family, str] = {
+    "llama": "LlamaForCausalLMEagle3", "latent": "Eagle3DeepseekV2ForCausalLM", "qwen3": "Eagle3Qwen3ForCausalLM",
+}  # fmt: skip
+NORM_BEFORE_FC = Version("0.5.23")
+"""Of SGLang: it was read there, and is not in 0.5.14."""
 _CHUNK = 1 << 24
 
 
@@ -33,8 +44,8 @@ def render_config(meaning: Meaning, target: Target, engine: str, sglang: str) ->
     Raises:
         ConversionRefused: that engine has no words for what this drafter is.
     """
-    config = {"architectures": ["LlamaForCausalLMEagle3"], **meaning.config}
-    config.setdefault("model_type", "llama")
+    config = {"architectures": [ARCHITECTURES[meaning.family]], **meaning.config}
+    config.setdefault("model_type", {"latent": "deepseek_v3"}.get(meaning.family, meaning.family))
     config.setdefault("tie_word_embeddings", False)
     config.setdefault("draft_vocab_size", config.get("vocab_size"))
     _refuse(meaning, engine, sglang)
@@ -56,16 +67,27 @@ def render_config(meaning: Meaning, target: Target, engine: str, sglang: str) ->
 
 
 def _refuse(meaning: Meaning, engine: str, sglang: str) -> None:
+    if meaning.norm_before_fc and meaning.family == "latent":
+        raise ConversionRefused(
+            "it was trained with norm_before_fc, and neither engine has such a switch for a compressed cache (MLA)",
+            remedy="train it without, or with fc_norm",
+        )
     if engine == "vllm":
         return
+    if meaning.family == "qwen3":
+        raise ConversionRefused(
+            "it norms queries and keys in each head, as Qwen3 does, and SGLang has no such drafter",
+            remedy="serve it with vLLM (--to vllm)",
+        )
     if meaning.norm_before_residual:
         raise ConversionRefused(
             "it was trained with norm_before_residual, and SGLang has no such switch",
             remedy="serve it with vLLM (--to vllm), or train it without",
         )
-    if meaning.norm_before_fc and sglang.startswith("0.5.14"):
+    if meaning.norm_before_fc and Version(sglang).release < NORM_BEFORE_FC.release:
         raise ConversionRefused(
-            "it was trained with norm_before_fc, and SGLang 0.5.14 has no such switch", remedy="use SGLang 0.5.23"
+            f"it was trained with norm_before_fc, and SGLang {sglang} is not known to have such a switch",
+            remedy=f"use SGLang {NORM_BEFORE_FC}",
         )
 
 
@@ -117,8 +139,15 @@ def write(checkpoint: Checkpoint, meaning: Meaning, target: Target, engine: str,
         raise ConversionRefused(f"{out}: exists already and is not empty", remedy="name another folder")
     out.mkdir(parents=True, exist_ok=True)
     assert checkpoint.tensors is not None
+    if engine != "sglang" and config["draft_vocab_size"] in (None, target.size("vocab_size")):
+        meaning = replace(meaning, names=_unmapped(checkpoint.tensors, meaning.names))
     tensors = {_name(new, engine): checkpoint.tensors[old] for new, old in sorted(meaning.names.items())}
-    _write_tensors(out / WEIGHTS, tensors)
+    try:
+        _write_tensors(out / WEIGHTS, tensors)
+    except OSError:
+        with suppress(OSError):
+            (out / WEIGHTS).unlink()
+        raise
     if differ := differences(checkpoint, meaning, read_checkpoint(out), engine):
         raise ConversionRefused(
             f"{out}: was not written as it should be: {', '.join(differ[:5])}", remedy="is the disk full?"
@@ -126,6 +155,12 @@ def write(checkpoint: Checkpoint, meaning: Meaning, target: Target, engine: str,
     fresh = out / f".{CONFIG}.tmp"
     fresh.write_text(json.dumps(config, indent=1), encoding="utf-8")
     fresh.replace(out / CONFIG)
+
+
+def _unmapped(tensors: Mapping[str, TensorInfo], names: Mapping[str, str]) -> dict[str, str]:
+    """The names without a `d2t` that maps every id to itself."""
+    nothing = "d2t" in names and not any(any(piece) for piece in _pieces(tensors[names["d2t"]]))
+    return {new: old for new, old in names.items() if not (nothing and new == "d2t")}
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, TensorInfo]) -> None:

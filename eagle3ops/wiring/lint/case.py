@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from packaging.version import Version
 
@@ -12,22 +12,29 @@ from eagle3ops.wiring.lint.finding import Finding, error, warn
 from eagle3ops.wiring.lint.parameters import Sizes
 
 IDS = "eagle_aux_hidden_state_layer_ids"
-LLAMA = {
-    "sglang": frozenset({"LlamaForCausalLMEagle3"}),
-    "vllm": frozenset({
-        "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "LlamaForCausalLM", "Eagle3MiniMaxM2ForCausalLM",
-        "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
-    }),
-    "reference": frozenset({"LlamaForCausalLMEagle3"}),
+Family = Literal["llama", "qwen3", "latent"]
+"""Attention like Llama's; the same with norms of each head; over a compressed cache (MLA), as of DeepSeek and Kimi."""
+FAMILIES: Mapping[str, Mapping[str, Family]] = {
+    "sglang": {"LlamaForCausalLMEagle3": "llama", "Eagle3DeepseekV2ForCausalLM": "latent"},
+    "vllm": {
+        "LlamaForCausalLMEagle3": "llama", "Eagle3LlamaForCausalLM": "llama", "LlamaForCausalLM": "llama",
+        "Eagle3MiniMaxM2ForCausalLM": "llama", "Eagle3Qwen2_5vlForCausalLM": "llama",
+        "Eagle3Qwen3vlForCausalLM": "llama", "Eagle3Qwen3ForCausalLM": "qwen3", "Qwen3ForCausalLM": "qwen3",
+        "Eagle3DeepseekV2ForCausalLM": "latent", "Eagle3DeepseekV3ForCausalLM": "latent",
+        "DeepseekV2ForCausalLM": "latent", "DeepseekV3ForCausalLM": "latent",
+    },
+    "reference": {"LlamaForCausalLMEagle3": "llama"},
 }  # fmt: skip
-"""Architectures whose parameters are known here: those like Llama with one wide layer."""
+"""Architectures whose parameters are known here. vLLM puts Eagle3 before the name of a target's class."""
 OTHER = {
-    "sglang": frozenset({"Eagle3DeepseekV2ForCausalLM"}),
-    "vllm": frozenset({"Eagle3Qwen3ForCausalLM", "Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"}),
+    "sglang": frozenset[str](),
+    "vllm": frozenset({"PEagleDraftModel", "PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM"}),
     "reference": frozenset[str](),
 }
 """Architectures that the engine has, and whose parameters are not checked one by one."""
 SPECULATORS = frozenset({"Eagle3DraftModel", "Eagle3Speculator"})
+SPECULATORS_OUTER = ("draft_vocab_size", "target_hidden_size", IDS, "fc_norm", "norm_output", "norm_before_fc")
+"""What holds of their outer config, which has a `model_type` and more of its own; `norm_before_residual` as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Case:
     config: Mapping[str, Any]
     """As the engine reads it: of speculators' nested form the inside, on vLLM."""
     target: Target
+    family: Family = "llama"
     sizes: Sizes | None = None
     flags: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

@@ -74,6 +74,8 @@ def read_config(folder: Path, findings: list[Finding]) -> Mapping[str, Any] | No
     """`config.json`, or None."""
     path = folder / CONFIG
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no regular file")
         if path.stat().st_size > MOST_CONFIG:
             raise ValueError("it is far too large to be a config")
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -94,7 +96,7 @@ def read_config(folder: Path, findings: list[Finding]) -> Mapping[str, Any] | No
 
 def _read_tensors(folder: Path, findings: list[Finding]) -> dict[str, TensorInfo] | None:
     try:
-        files = sorted(folder.glob("*.safetensors"))
+        files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
         named = _index(folder, findings)
     except OSError:
         files, named = [], {}

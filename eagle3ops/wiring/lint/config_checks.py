@@ -5,14 +5,19 @@ from typing import Any
 
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.captured import captured, find_rule
-from eagle3ops.wiring.lint.case import IDS, LLAMA, OTHER, SPECULATORS, Case, real, whole
-from eagle3ops.wiring.lint.parameters import Sizes
+from eagle3ops.wiring.lint.case import FAMILIES, IDS, OTHER, SPECULATORS, Case, real, whole
+from eagle3ops.wiring.lint.parameters import Latent, Sizes
 
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-_ROPE = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3", "su", "mrope"})
+_LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_ROPE = {
+    "default": (), "linear": ("factor",), "dynamic": (), "yarn": ("factor",), "deepseek_yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "longrope": (),
+    "su": (), "mrope": (), "proportional": (),
+}  # fmt: skip
+"""Types of rotary embedding, with the numbers that each cannot do without."""
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "use_aux_norm", "bias",
              "attention_bias", "mlp_bias", "tie_word_embeddings")  # fmt: skip
-_LOSSES = ("makes the engine fail", "dropped without", "named twice")
 AUTHOR = "ask who trained it, or look into its trainer's config"
 
 
@@ -20,7 +25,8 @@ def architecture(case: Case) -> bool:
     """Whether the engine has this architecture, and its parameters are known here."""
     value = case.config.get("architectures")
     names = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-    known = sorted(LLAMA[case.engine])
+    families = FAMILIES[case.engine]
+    known = sorted(families)
     if not names:
         case.error(
             "architecture-missing",
@@ -31,7 +37,8 @@ def architecture(case: Case) -> bool:
         )
         return False
     name = names[0]
-    if name in LLAMA[case.engine]:
+    if name in families:
+        case.family = families[name]
         return True
     if name in OTHER[case.engine]:
         case.warn(
@@ -47,7 +54,7 @@ def architecture(case: Case) -> bool:
             "config.json",
             f"{name} is the form of speculators, with a nested config",
             f"{case.name} does not read it",
-            "convert it to the engine's own form first",
+            f"eagle3ops convert --to {case.engine if case.engine == 'vllm' else 'sglang'}",
         )
     else:
         case.error(
@@ -55,7 +62,7 @@ def architecture(case: Case) -> bool:
             "config.json: architectures",
             f"{case.name} has no drafter class {name!r}",
             "it refuses to start, or loads it as something else",
-            f"for a drafter like Llama: {', '.join(known)}",
+            f"it has {', '.join(known)}; eagle3ops convert writes the right name, and turns ids that count otherwise",
         )
     return False
 
@@ -63,17 +70,26 @@ def architecture(case: Case) -> bool:
 def sizes(case: Case) -> None:
     """Fill in `case.sizes`, where the config gives them."""
     config = case.config
+    latent = case.family == "latent"
+    wanted = [*_SIZES, *(_LATENT if latent else ())]
+    if latent and case.engine == "sglang":
+        wanted.append("q_lora_rank")
     bad = [
         (name, "is missing" if name not in config else f"is {config[name]!r}")
-        for name in _SIZES
+        for name in (
+            *_SIZES,
+            *(_LATENT if latent else ()),
+            *(("q_lora_rank",) if latent and case.engine == "sglang" else ()),
+        )
         if whole(config.get(name)) is None
     ]
     bad += [
         (name, f"is {config[name]!r}")
-        for name in ("num_key_value_heads", "head_dim", "num_hidden_layers", "draft_vocab_size")
+        for name in ("num_key_value_heads", "head_dim", "num_hidden_layers", "draft_vocab_size", "q_lora_rank")
         if config.get(name) is not None and whole(config[name]) is None
     ]
-    if "target_hidden_size" in config and whole(config["target_hidden_size"]) is None:
+    null = config.get("target_hidden_size") is None and latent and case.engine == "sglang"
+    if "target_hidden_size" in config and whole(config["target_hidden_size"]) is None and not null:
         bad.append(("target_hidden_size", f"is {config['target_hidden_size']!r}"))
     if bad:
         told = "; ".join(f"{name} {what}" for name, what in bad)
@@ -88,7 +104,7 @@ def sizes(case: Case) -> None:
     hidden, heads, vocab = config["hidden_size"], config["num_attention_heads"], config["vocab_size"]
     kv = config.get("num_key_value_heads") or heads
     dim = config.get("head_dim") or hidden // heads
-    if heads % kv:
+    if heads % kv and not latent:
         case.error(
             "heads-uneven",
             "config.json: num_key_value_heads",
@@ -97,16 +113,27 @@ def sizes(case: Case) -> None:
             "write the numbers it was trained with",
         )
         return
-    if dim % 2 or not dim:
+    turned = config["qk_rope_head_dim"] if latent else dim
+    if turned % 2 or not turned:
         case.error(
             "head-odd",
-            "config.json: head_dim",
-            f"{dim} is odd",
+            f"config.json: {'qk_rope_head_dim' if latent else 'head_dim'}",
+            f"{turned} is odd",
             "rotary embedding turns pairs",
             "write the head_dim it was trained with",
         )
         return
-    if case.engine == "sglang" and "draft_vocab_size" not in config:
+    layers = config.get("num_hidden_layers") or 1
+    if latent and case.engine == "sglang" and layers != 1:
+        case.error(
+            "layers-many",
+            "config.json: num_hidden_layers",
+            f"is {layers}",
+            f"{case.name} refuses such a drafter of more than one layer",
+            "serve it with vLLM",
+        )
+        return
+    if case.engine == "sglang" and not latent and "draft_vocab_size" not in config:
         case.error(
             "draft-vocab-missing",
             "config.json: draft_vocab_size",
@@ -128,30 +155,72 @@ def sizes(case: Case) -> None:
     case.sizes = Sizes(
         hidden=hidden,
         target_hidden=config.get("target_hidden_size") or hidden,
-        intermediate=config["intermediate_size"],
+        intermediate=_intermediate(case),
         heads=heads,
         kv_heads=kv,
         head_dim=dim,
-        layers=config.get("num_hidden_layers") or 1,
+        layers=layers,
         vocab=vocab,
         draft_vocab=draft,
         aux=_aux(case),
+        latent=_latent(config) if latent else None,
+        normed_heads=case.family == "qwen3",
+        head=_needs_head(case, draft, vocab),
     )
 
 
+def _intermediate(case: Case) -> int:
+    wide = whole(case.config.get("intermediate_size_mlp"))
+    if case.engine == "sglang" and case.config.get("model_type") == "llama4_text" and wide:
+        return wide
+    return int(case.config["intermediate_size"])
+
+
+def _latent(config: Mapping[str, Any]) -> Latent:
+    return Latent(
+        query_rank=config.get("q_lora_rank"),
+        key_rank=config["kv_lora_rank"],
+        plain=config["qk_nope_head_dim"],
+        rotary=config["qk_rope_head_dim"],
+        value=config["v_head_dim"],
+    )
+
+
+def _needs_head(case: Case, draft: int, vocab: int) -> bool:
+    """vLLM takes the target's head where the checkpoint has none, SGLang where the config names no draft vocabulary."""
+    if case.engine == "vllm":
+        return draft != vocab
+    return case.engine != "sglang" or case.config.get("draft_vocab_size") is not None
+
+
 def _aux(case: Case) -> int:
-    """How wide the engine makes `fc`: an explicit number, the nested list, or 3."""
+    """How wide the engine makes `fc`: an explicit number, the lists that this class counts, or 3."""
+    nested, top = case.eagle.get(IDS), case.config.get(IDS)
     explicit = whole(case.config.get("num_aux_hidden_states"))
-    ids = case.eagle.get(IDS)
-    return explicit or (len(ids) if isinstance(ids, list) and ids else 3)
+    lists = [nested]
+    if case.family == "latent" and case.engine == "sglang":
+        explicit, lists = None, [nested, top]
+    elif case.family == "qwen3":
+        explicit, lists = whole(case.config.get("num_aux_layers")) or explicit, [top, nested]
+    return explicit or next((len(one) for one in lists if isinstance(one, list) and one), 3)
 
 
 def switches(case: Case) -> None:
     """What changes the numbers without changing a shape."""
     config, engine = case.config, case.engine
-    on = {name for name in _SWITCHES if config.get(name) or case.eagle.get(name)}
+    on = {name for name in _SWITCHES if config.get(name)}
+    for name in _SWITCHES:
+        if case.eagle.get(name) and name not in on and name != "norm_before_fc":
+            case.error(
+                "switch-not-read",
+                f"config.json: eagle_config.{name}",
+                "is on",
+                f"{case.name} reads {name} at the top level only, and goes without it",
+                f'write "{name}" at the top level',
+            )
+    fc_before = bool(case.eagle.get("norm_before_fc", config.get("norm_before_fc")))
     if engine == "reference":
-        for name in sorted(on):
+        for name in sorted(on | ({"norm_before_fc"} if fc_before else set())):
             case.error(
                 "switch-unsupported",
                 f"config.json: {name}",
@@ -160,7 +229,14 @@ def switches(case: Case) -> None:
                 "serve it with another engine",
             )
         return
-    fc_before = bool(case.eagle.get("norm_before_fc", config.get("norm_before_fc")))
+    if fc_before and case.family == "latent":
+        case.error(
+            "fc-not-normed",
+            "config.json: norm_before_fc",
+            "is on",
+            f"{case.name} has no such switch for a drafter with a compressed cache (MLA)",
+            "train it without, or with fc_norm",
+        )
     if engine == "sglang":
         if "norm_before_residual" in on:
             case.error(
@@ -170,7 +246,7 @@ def switches(case: Case) -> None:
                 f"{case.name} has no such switch: it adds the state as it is, without a word",
                 "serve it with vLLM, or train it without",
             )
-        if fc_before and case.older_than("0.5.23"):
+        if fc_before and case.family != "latent" and case.older_than("0.5.23"):
             case.error(
                 "fc-not-normed",
                 "config.json: norm_before_fc",
@@ -178,7 +254,6 @@ def switches(case: Case) -> None:
                 f"{case.name} is not known to have such a switch: 0.5.14 has none, 0.5.23 has it",
                 "use SGLang 0.5.23, or train it without",
             )
-            fc_before = True
         if config.get("tie_word_embeddings"):
             case.error(
                 "head-tied",
@@ -187,7 +262,7 @@ def switches(case: Case) -> None:
                 f"{case.name} takes the embedding for lm_head, whatever lm_head.weight says",
                 'write "tie_word_embeddings": false',
             )
-        if whole(config.get("sliding_window")) is not None:
+        if whole(config.get("sliding_window")) is not None and config.get("use_sliding_window") is not False:
             case.warn(
                 "window-not-read",
                 "config.json: sliding_window",
@@ -224,8 +299,9 @@ def switches(case: Case) -> None:
         "fc_norm": bool(config.get("fc_norm") or (engine == "sglang" and config.get("use_aux_norm"))),
         "norm_before_fc": fc_before,
         "fc_bias": bool(config.get("bias")) and engine == "sglang",
-        "attention_bias": bool(config.get("attention_bias") or config.get("bias")),
-        "mlp_bias": bool(config.get("mlp_bias")),
+        "qkv_bias": bool(config.get("attention_bias")) and engine == "vllm",
+        "output_bias": bool(config.get("attention_bias") or config.get("bias")) and case.family == "llama",
+        "mlp_bias": bool(config.get("mlp_bias")) and engine == "vllm" and case.family == "llama",
     }
 
 
@@ -235,13 +311,22 @@ def rope(case: Case) -> None:
     told = config.get("rope_parameters") or config.get("rope_scaling")
     inner: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
     kind = inner.get("rope_type", inner.get("type", "default"))
-    if kind not in _ROPE:
+    if not isinstance(kind, str) or kind not in _ROPE:
         case.error(
             "rope-unknown",
             "config.json: rope_parameters",
             f"is of the unknown type {kind!r}",
             "engines refuse it",
             "write the type it was trained with",
+        )
+        return
+    if lacks := [name for name in _ROPE[kind] if real(inner.get(name)) is None]:
+        case.error(
+            "rope-incomplete",
+            "config.json: rope_parameters",
+            f"is of type {kind} and says no {', '.join(lacks)}",
+            "vLLM fails, and SGLang takes 1 for a factor",
+            "write the numbers it was trained with",
         )
         return
     one, other = real(config.get("rope_theta")), real(inner.get("rope_theta"))
@@ -289,8 +374,10 @@ def rope(case: Case) -> None:
             "context-shorter",
             "config.json: max_position_embeddings",
             f"is {reach}; of the target it is {needed}",
-            "beyond it acceptance falls, and serving may be slower than without speculation",
-            "train it longer, or serve shorter contexts",
+            "beyond it acceptance falls, and serving may be slower than without speculation"
+            + (": SGLang 0.5.14 refuses to start" if case.engine == "sglang" else ""),
+            "train it longer, or serve shorter contexts"
+            + (" (SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 starts all the same)" if case.engine == "sglang" else ""),
         )
     if real(config.get("rms_norm_eps")) is None:
         case.warn(
@@ -355,7 +442,7 @@ def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] 
     read = {"nested": nested, "top": top}
     place = next((key for key in rule.keys if read[key]), None)
     ignored = next((key for key in read if read[key] and key not in rule.keys), None)
-    where = f"config.json: {f'eagle_config.{IDS}' if (place or ignored or 'nested') == 'nested' else IDS}"
+    where = f"config.json: {f'eagle_config.{IDS}' if (place or ignored or rule.keys[0]) == 'nested' else IDS}"
     if place is None and ignored is None:
         fix = "write the ids it was trained with, in this engine's numbers: eagle3ops layers"
         make = case.error if case.engine == "reference" else case.warn
@@ -379,6 +466,17 @@ def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] 
         return
     if place is not None and _suspect(case, place, layers, list(ids or []), where, found.boundary):
         return
+    if case.engine == "vllm" and place == "nested":
+        default = captured(case.engine, case.version_text, case.target.architecture, layers).boundary
+        if default != found.boundary:
+            case.error(
+                "ids-not-read",
+                where,
+                f"{ids} stand where vLLM's V2 model runner does not look",
+                f"it takes its default, boundaries {list(default)}; V1 alone reads them there",
+                f"write them at the top level: {IDS}",
+            )
+            return
     told = [
         note
         for note in found.notes
@@ -424,13 +522,15 @@ def _suspect(case: Case, place: str, layers: int, ids: list[int], where: str, bo
     inputs = [2, layers // 2, layers - 3]
     outputs = [k - 1 for k in inputs]
     shifted = list(boundary) not in ([], inputs) and ids in (inputs, outputs)
+    by = " with its V1 model runner, and its default with V2" if case.engine == "vllm" and place == "nested" else ""
     if layers >= 6 and shifted and (place == "nested" or case.engine == "vllm"):
         case.error(
             "ids-shifted",
             where,
             f"{ids} are everybody's default layers, written as {'inputs' if ids == inputs else 'outputs'} of layers",
-            f"{case.name} captures boundaries {list(boundary)} for them, one off from {inputs}",
-            f"write {inputs if ids == outputs else outputs}, if it was trained on boundaries {inputs}",
+            f"{case.name} captures boundaries {list(boundary)} for them{by}, one off from {inputs}",
+            f"write {inputs if ids == outputs else outputs}{' at the top level' if by else ''}, if it was trained on "
+            f"boundaries {inputs}",
         )
         return True
     return False

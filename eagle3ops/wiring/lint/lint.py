@@ -8,11 +8,11 @@ from packaging.version import InvalidVersion, Version
 
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.lint import config_checks, tensor_checks
-from eagle3ops.wiring.lint.case import LLAMA, SPECULATORS, Case, Target
+from eagle3ops.wiring.lint.case import FAMILIES, SPECULATORS, SPECULATORS_OUTER, Case, Target
 from eagle3ops.wiring.lint.checkpoint import Checkpoint, read_checkpoint, read_config
 from eagle3ops.wiring.lint.finding import SEVERITIES, Finding
 
-ENGINES = tuple(sorted(LLAMA))
+ENGINES = tuple(sorted(FAMILIES))
 
 
 def lint(drafter: Path, target: Path, engine: str, version: str | None) -> list[Finding]:
@@ -92,11 +92,14 @@ def _as_read(config: Mapping[str, Any], engine: str) -> Mapping[str, Any]:
     speculators = isinstance(names, list) and bool(SPECULATORS & {one for one in names if isinstance(one, str)})
     if engine != "vllm" or not isinstance(inner, Mapping) or not (speculators or "speculators_model_type" in config):
         return config
-    keys = ("draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids", "fc_norm", "norm_output",
-            "norm_before_fc")  # fmt: skip
-    outer = {key: config[key] for key in keys if config.get(key) is not None}
-    residual = config.get("norm_before_residual", True)
-    return {**inner, **outer, "norm_before_residual": residual, "architectures": ["Eagle3LlamaForCausalLM"]}
+    outer = {key: config[key] for key in SPECULATORS_OUTER if config.get(key) is not None}
+    parallel = config.get("speculators_model_type") == "peagle"
+    residual = config.get("norm_before_residual", not parallel)
+    kind = {"llama": "Llama", "qwen3": "Qwen3"}.get(str(inner.get("model_type", "llama")))
+    name = (
+        f"{'Peagle' if parallel else 'Eagle3'}{kind}ForCausalLM" if kind else f"of model_type {inner['model_type']!r}"
+    )
+    return {**inner, **outer, "norm_before_residual": residual, "architectures": [name]}
 
 
 def _check(case: Case) -> None:

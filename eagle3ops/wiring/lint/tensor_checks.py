@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from eagle3ops.wiring.lint.case import Case
 from eagle3ops.wiring.lint.checkpoint import FLOATS, TensorInfo
-from eagle3ops.wiring.lint.parameters import SKIPPED, canonical, parameters
+from eagle3ops.wiring.lint.parameters import SKIPPED, canonical, computed, parameters
 
 MOST = 6
 """Names in one finding."""
@@ -21,9 +21,10 @@ def names_and_shapes(case: Case) -> dict[str, TensorInfo]:
     placed: dict[str, TensorInfo] = {}
     unknown, twice = [], []
     for name, tensor in case.drafter.tensors.items():
-        real = canonical(name, case.engine)
+        real = canonical(name, case.engine, latent=case.sizes.latent is not None)
         if real not in wanted:
-            unknown.append(name)
+            if not computed(name):
+                unknown.append(name)
         elif real in placed:
             twice.append(f"{placed[real].name} and {name}")
         else:
@@ -48,21 +49,42 @@ def names_and_shapes(case: Case) -> dict[str, TensorInfo]:
             "export it again, with its buffers",
         )
     if missing:
+        cause = f"{case.name} serves what memory held there, without a word"
+        if case.engine == "vllm" and missing == ["lm_head.weight"]:
+            cause = f"{case.name} takes the target's, which has {case.sizes.vocab} rows, not {case.sizes.draft_vocab}"
         case.error(
             "tensor-missing",
             where,
             f"missing: {_list(missing)}",
-            f"{case.name} serves what memory held there, without a word",
+            cause,
             "export it again, whole",
         )
     if unknown:
         cause = "refuses to load them" if case.engine == "vllm" else "skips them without a word"
+        if case.engine == "vllm" and set(unknown) == {"input_norm.weight"} and case.sizes.latent is None:
+            cause = "skips it without a word"
         case.error(
             "tensor-unknown",
             where,
             f"not of this class: {_list(unknown)}",
             f"{case.name} {cause}",
             "a switch in config.json that belongs to them is off or not read, or the names are another engine's",
+        )
+    if case.engine == "vllm" and "d2t" in placed and case.sizes.draft_vocab == case.target.size("vocab_size"):
+        case.error(
+            "d2t-unwanted",
+            where,
+            "a d2t, with the whole vocabulary of the target",
+            f"{case.name} has no parameter for it then, and refuses to load it",
+            "leave it out of the checkpoint",
+        )
+    if case.engine == "sglang" and not case.sizes.head and "lm_head.weight" in placed:
+        case.error(
+            "head-replaced",
+            "config.json: draft_vocab_size",
+            "is null, and the checkpoint has an lm_head of its own",
+            f"{case.name} puts the target's in its place, without a word",
+            f'write "draft_vocab_size": {case.sizes.vocab}, or leave lm_head.weight out',
         )
     for name, tensor in placed.items():
         shape = wanted[name].shape
@@ -203,8 +225,10 @@ def embedding(case: Case, placed: dict[str, TensorInfo]) -> None:
 
 
 def _embedding_of_target(case: Case) -> TensorInfo | None:
+    """The shortest name: layers for multi-token prediction, and encoders, have embeddings of their own."""
     tensors = case.target.tensors.tensors or {}
-    return next((one for name, one in tensors.items() if name.endswith("embed_tokens.weight")), None)
+    found = sorted((name for name in tensors if name.endswith("embed_tokens.weight")), key=len)
+    return tensors[found[0]] if found else None
 
 
 def against_target(case: Case) -> None:
@@ -228,7 +252,7 @@ def against_target(case: Case) -> None:
             "fc cannot read the target's states",
             "this drafter belongs to another target, or the number is wrong",
         )
-    if case.engine == "sglang" and case.target.latent:
+    if case.engine == "sglang" and case.target.latent and case.sizes.latent is None:
         case.warn(
             "attention-backend",
             "config.json: architectures",

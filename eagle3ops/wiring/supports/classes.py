@@ -167,10 +167,11 @@ class Classes:
             if up is None:
                 return Held(why=f"{owner.name} never sets self.{attribute}", absent=True)
             frame = self._frame(init, given)
-            given = self._given(up, frame)
             past = _named_super(up)
             if past is not None and any(each.name == past for each in order):
                 at = max(at, next(i for i, each in enumerate(order) if each.name == past) + 1)
+            after = next((one for each in order[at:] if (one := self.own(each, "__init__")) is not MISSING), MISSING)
+            given = self._given(up, frame, after)
         return Held(why=f"no constructor sets self.{attribute}", absent=self.order(of).whole)
 
     def _written(self, owner: ClassValue, attribute: str, init: Value) -> list[tuple[FunctionValue, ast.expr]]:
@@ -255,20 +256,29 @@ class Classes:
             if member is None:
                 return None
             if isinstance(member.value, FunctionValue):
-                return self._returned(member.value, of, depth, self._given(call, scope))
+                return self._returned(member.value, of, depth, self._given(call, scope, member.value))
             if isinstance(member.value, ClassValue):
                 return Held((member.value,), True)
             return None
         if isinstance(function, ast.Name):
             value = self.interpreter.lookup(function.id, scope)
             if isinstance(value, FunctionValue) and value.node.name not in _FROM_REGISTRY:
-                return self._returned(value, of, depth, self._given(call, scope))
+                return self._returned(value, of, depth, self._given(call, scope, value))
         return None
 
-    def _given(self, call: ast.Call, scope: Scope) -> dict[str, Value]:
-        return {
-            each.arg: self.interpreter.evaluate(each.value, scope) for each in call.keywords if each.arg is not None
-        }
+    def _given(self, call: ast.Call, scope: Scope, called: Value) -> dict[str, Value]:
+        """The arguments by the names that the function called has for them."""
+        names: list[str] = []
+        if isinstance(called, FunctionValue):
+            taken = called.node.args
+            names = [each.arg for each in (*taken.posonlyargs, *taken.args)]
+            names = names[1:] if names[:1] == ["self"] else names
+        given = {each.arg: each.value for each in call.keywords if each.arg is not None}
+        for name, value in zip(names, call.args, strict=False):
+            if isinstance(value, ast.Starred):
+                break
+            given.setdefault(name, value)
+        return {name: self.interpreter.evaluate(value, scope) for name, value in given.items()}
 
     def _from_registry(self, call: ast.Call, scope: Scope) -> Held:
         given = next((each.value for each in call.keywords if each.arg == "architectures"), None)

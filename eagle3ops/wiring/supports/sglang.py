@@ -15,7 +15,8 @@ from eagle3ops.wiring.supports.values import ClassValue, FunctionValue
 _SETTER = "set_eagle3_layers_to_capture"
 _SHARE = "get_embed_and_head"
 _LAYERS = "layers_to_capture"
-_CAPTURES = (_LAYERS, "_is_layer_to_capture", "aux_hidden_states")
+_MARK = "_is_layer_to_capture"
+"""What some decoders look at in place of `layers_to_capture`: a mark on each layer."""
 _NOT_FORWARD = frozenset({"__init__", _SETTER, "set_dflash_layers_to_capture", "set_dspark_layers_to_capture"})
 _DEEPEST = 8
 _ATTRIBUTES = ("language_model", "model", "llm", "text_model", "thinker")
@@ -69,7 +70,8 @@ def _path(source: Source, of: ClassValue, depth: int) -> Path:
         holders = source.classes.chain(of, set_on[0]) if set_on[0] else Held((of,), True)
         inner = f" -> {_names(holders)}" if set_on[0] and holders.classes else ""
         how = f"{own}: sets the layers on {dotted(set_on[0])}{inner}"
-        return _judge(source, of, holders, how, where)
+        looked_at = (_LAYERS, _MARK) if has_word(setter.value.node, (_MARK,)) else (_LAYERS,)
+        return _judge(source, of, holders, how, where, looked_at)
     return Path(
         "unknown", own, where, [f"how {setter.owner.name}.{_SETTER} reaches the decoder is told only when it runs"]
     )
@@ -150,14 +152,14 @@ def _silent(guard: str, chain: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _judge(source: Source, of: ClassValue, holders: Held, how: str, where: str) -> Path:
+def _judge(source: Source, of: ClassValue, holders: Held, how: str, where: str, looked_at: tuple[str, ...]) -> Path:
     """Whether what the layers are set on captures."""
     if not holders.classes:
         return Path("unknown", how, where, [f"the decoder depends on {holders.why}"])
     notes: list[str] = []
     bad = 0
     for each in holders.classes:
-        if source.classes.order(each).whole and not source.mentions(each, _CAPTURES, skip=_NOT_FORWARD):
+        if source.classes.order(each).whole and not source.mentions(each, looked_at, skip=_NOT_FORWARD):
             bad += 1
             notes.append(f"declared, but broken: {source.told(each)} never looks at {_LAYERS}: nothing is captured")
             notes.append(_to_do_inside(each))

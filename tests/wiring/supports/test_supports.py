@@ -109,6 +109,8 @@ def test_platforms(site: Path) -> None:
         ("OuterForConditionalGeneration", "no", None, None),
         ("ChoiceForConditionalGeneration", "yes", "broken", "delegates to model -> NothingForCausalLM"),
         ("ChosenForConditionalGeneration", "yes", "ok", "delegates to model -> LlamaForCausalLM"),
+        ("PlacedForConditionalGeneration", "yes", "ok", "delegates to model -> LlamaForCausalLM"),
+        ("MarkedForCausalLM", "yes", "broken", "-> MarkedModel"),
         ("UnsharedForCausalLM", "yes", "broken", "delegates to language_model"),
         ("LlamaForCausalLMEagle3", "yes", None, "inherited from"),
     ],
@@ -135,7 +137,7 @@ def test_a_torn_file_costs_only_what_is_in_it(site: Path) -> None:
     found = {each.architecture: each for each in supports_all(open_source("sglang", str(site)))}
     assert [name for name, each in found.items() if each.supported == "unknown"] == ["TornForCausalLM"]
     assert found["TornForCausalLM"].notes == ("sglang/srt/models/torn.py is no Python: line 1: invalid syntax",)
-    assert len(found) == 13
+    assert len(found) == 15
 
 
 def test_where_the_engine_may_be(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

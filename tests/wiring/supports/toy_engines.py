@@ -262,6 +262,17 @@ class PlainForCausalLM(LlamaForCausalLM):
     def _init_model(self, config):
         return PlainModel(config)
 
+class MarkedModel(nn.Module):
+    def forward(self, hidden_states):
+        for layer in self.layers:
+            if getattr(layer, "_is_layer_to_capture", False):
+                aux_hidden_states.append(hidden_states)
+
+class MarkedForCausalLM(LlamaForCausalLM):
+    # Its decoder looks at marks, and the setter that it inherits sets none.
+    def _init_model(self, config):
+        return MarkedModel(config)
+
 class NothingForCausalLM(nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -269,6 +280,7 @@ class NothingForCausalLM(nn.Module):
 
 EntryClass = [
     LlamaForCausalLM,
+    MarkedForCausalLM,
     PhiForCausalLM,
     PlainForCausalLM,
     NothingForCausalLM,
@@ -316,6 +328,10 @@ class ChosenForConditionalGeneration(ChoiceForConditionalGeneration):
     def __init__(self, config):
         super().__init__(config, language_model_cls=LlamaForCausalLM)
 
+class PlacedForConditionalGeneration(ChoiceForConditionalGeneration):
+    def __init__(self, config, language_model_cls=LlamaForCausalLM):
+        super().__init__(config, language_model_cls)
+
 class UnsharedForCausalLM(nn.Module):
     """Has the setter, and not the other method that is called on a target."""
     def __init__(self, config):
@@ -325,7 +341,8 @@ class UnsharedForCausalLM(nn.Module):
         self.language_model.set_eagle3_layers_to_capture(layer_ids)
 
 EntryClass = [KimiForConditionalGeneration, SilentForConditionalGeneration, OuterForConditionalGeneration,
-              ChoiceForConditionalGeneration, ChosenForConditionalGeneration, UnsharedForCausalLM]
+              ChoiceForConditionalGeneration, ChosenForConditionalGeneration, PlacedForConditionalGeneration,
+              UnsharedForCausalLM]
 ''',
     "srt/models/alias.py": "\ufefffrom sglang.srt.models.llama import PhiForCausalLM as Base\n"
     "class Renamed(Base): ...\nclass Renamed(Renamed): ...\nAlias = Renamed\nEntryClass = Alias\n",
