@@ -21,7 +21,7 @@ from eagle3ops.watchdog.guard.aside import StillBusy, call_aside
 from eagle3ops.watchdog.guard.guard import Guard
 from eagle3ops.watchdog.guard.logs import Tails
 from eagle3ops.watchdog.guard.probes import Prober
-from eagle3ops.watchdog.guard.subject import Finder, PidFinder, RunFinder, UrlFinder
+from eagle3ops.watchdog.guard.subject import Finder, PidFinder, RunFinder, Told, UrlFinder
 from eagle3ops.watchdog.incidents.incident import Incident
 from eagle3ops.watchdog.judge.deadlines import Deadlines
 from eagle3ops.watchdog.judge.phases import PHASES
@@ -155,7 +155,7 @@ class _OneStage:
     def over(self) -> bool:
         return self._finder.over() or self._gone >= 2
 
-    def progress(self) -> list[tuple[str, float]]:
+    def progress(self) -> list[Told]:
         return self._finder.progress()
 
 
@@ -175,7 +175,7 @@ async def _guard(
     evidence: Path,
     *,
     expect: Expect,
-    may_ask: Callable[[], bool] = lambda: True,
+    may_ask: Callable[[], bool] | None = None,
 ) -> int:
     deadlines = Deadlines.load(locations.state_folder() / "deadlines.json", given=asked.deadlines, job=subject.stage)
     report = _Report(asked.json)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,14 +175,20 @@ class Trainer:
             return unrolled_loss(drafter, batch, states, self.head, self.draft_head, config.step_weight)
 
     @torch.no_grad()
-    def evaluate(self, drafter: Drafter, scale: Tensor | None, rows: Corpus) -> list[dict[str, float]]:
-        """Loss and accuracies per draft step over held-out rows, from sums over all of them."""
+    def evaluate(
+        self, drafter: Drafter, scale: Tensor | None, rows: Corpus, alive: Callable[[], None] = lambda: None
+    ) -> list[dict[str, float]]:
+        """Loss and accuracies per draft step over held-out rows, from sums over all of them.
+
+        Called after every batch: `alive`.
+        """
         sums = [StepSums() for _ in range(self.config.ttt_steps)]
         for group in plan_epoch(rows.lengths, self.config.tokens_per_step, 0, 0):
             batch = pack([rows.document(i) for i in group], self.config.ttt_steps, self.device)
             assert batch is not None
             for total, part in zip(sums, self.loss(drafter, batch, scale)[1], strict=True):
                 total.add(part)
+            alive()
         return [total.report() for total in sums]
 
 
@@ -350,7 +357,8 @@ def run_course(
                     },
                 )
             if held is not None and config.eval_every and done % config.eval_every == 0 and done < total:
-                log.add(done, _flat("heldout", trainer.evaluate(drafter, trainer.scale, held)))
+                found = trainer.evaluate(drafter, trainer.scale, held, partial(progress, step, total))
+                log.add(done, _flat("heldout", found))
             if done % config.checkpoint_every == 0 or done == course.last:
                 state.save(done, drafter, optimizers, extra)
             progress(done, total)

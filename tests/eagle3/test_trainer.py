@@ -138,6 +138,7 @@ def test_the_loss_falls_and_the_export_is_evaluated(
 ) -> None:
     heldout = write_features(tmp_path / "heldout", row_of, rows=8, first=100)
     seen: list[tuple[str, float, int | None]] = []
+    steps: list[int] = []
     config = replace(CONFIG, steps=60, eval_every=30, lr=0.01)
     result = train(
         features,
@@ -145,8 +146,11 @@ def test_the_loss_falls_and_the_export_is_evaluated(
         head,
         tmp_path / "out",
         config,
+        progress=lambda done, total: steps.append(done),
         metric=lambda name, value, step: seen.append((name, value, step)),
     )
+    # Whoever waits for the evaluation sees that it goes on.
+    assert steps.count(29) > 1
     losses = [value for name, value, _ in seen if name == "train/loss_0"]
     assert losses[-1] < 0.8 * losses[0]
     assert [step for name, _, step in seen if name == "heldout/full_acc_1"] == [30]

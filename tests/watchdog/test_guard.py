@@ -49,6 +49,9 @@ class Judge:
     def progress(self, what: str, at: float) -> None:
         """Not used."""
 
+    def turned(self, kind: str, log: str, at: float) -> None:
+        """Not used."""
+
     def serves(self, at: float) -> None:
         """Not used."""
 

@@ -42,6 +42,21 @@ async def test_a_healthy_engine(kind: str, start_engine: Any, probers: Any) -> N
     assert (await prober.counters()).facts["queued"] == 0.0
 
 
+async def test_among_the_requests_of_a_stage_there_is_none_of_its_guard(start_engine: Any) -> None:
+    engine, now = start_engine(), [0.0]
+    prober = Prober(engine.url, "sglang", may_ask=lambda: True, clock=lambda: now[0])
+    engine.mood("busy")
+    for _ in range(3):
+        await prober.counters()
+        now[0] += 10.0
+    assert not prober.generates
+    engine.mood("")
+    await prober.counters()
+    now[0] += 10.0
+    assert prober.generates
+    await prober.close()
+
+
 async def test_any_other_server_is_not_asked_for_tokens(start_engine: Any, probers: Any) -> None:
     engine = start_engine("nginx")
     prober = probers(engine.url, scale=1.0)

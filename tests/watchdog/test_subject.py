@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.processes import RUN_VARIABLE, ProcessId, identify
 from eagle3ops.watchdog.guard.listening import address_of
-from eagle3ops.watchdog.guard.subject import PidFinder, RunFinder, UrlFinder, find_pid, find_run, find_url
+from eagle3ops.watchdog.guard.subject import PidFinder, RunFinder, Told, UrlFinder, find_pid, find_run, find_url
 
 FAMILY = """
 import subprocess, sys, time
@@ -200,14 +200,28 @@ def test_a_stage_of_a_run(run_dir: Path) -> None:
         assert not finder.over()
         _event(run_dir, 4, "progress", {"done": 1})
         finder()
-        assert finder.progress() == [("serve: progress", 1e9 + 4)]
+        assert finder.progress() == [
+            Told("serve: engine began", 1e9 + 2, "began", "engine.log"),
+            Told("serve: engine began", 1e9 + 3, "began", "engine.log"),
+            Told("serve: progress", 1e9 + 4),
+        ]
         assert finder.progress() == []
         assert find_run(run_dir, "prepare").processes == ()
-        _event(run_dir, 5, "progress", {"done": 2})
-        _event(run_dir, 6, "stage", {"status": "running"})
-        _event(run_dir, 7, "process", started | {"offset": 512})
+        _event(run_dir, 5, "progress", {"done": 2, "total": 2.0})
+        _event(run_dir, 6, "process", {"state": "ended", "role": "engine", "pid": engine.pid})
+        _event(run_dir, 7, "process", {"state": "ended", "role": "serve", "pid": 1})
+        finder()
+        assert [(one.kind, one.log) for one in finder.progress()] == [
+            ("progress", ""),
+            ("done", ""),
+            ("ended", "engine.log"),
+        ]
+        _event(run_dir, 8, "progress", {"done": 2})
+        _event(run_dir, 9, "stage", {"status": "running"})
+        _event(run_dir, 10, "process", started | {"offset": 512})
         assert finder().log_starts == {run_dir / "logs/engine.log": 512}
-        assert finder.progress() == []  # of the attempt before
+        # Not what the attempt before has reported.
+        assert finder.progress() == [Told("serve: engine began", 1e9 + 10, "began", "engine.log")]
     finally:
         engine.kill()
         engine.wait()

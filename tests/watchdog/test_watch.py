@@ -132,6 +132,18 @@ FUTEX: dict[str, Any] = {"wchan": "futex_do_wait"}
 # ---------------------------------------------------------------- 30 minutes of each without an alarm
 
 
+def test_the_question_of_the_watchdog_is_no_work() -> None:
+    machine = Machine(Process(1, cpu=1.0))
+    machine.say(READY)
+    machine.run(30)
+    for _ in range(4):
+        machine.say("[2026-11-30 02:47:00] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0")
+        machine.answer(True, 0.5)
+        assert told(machine.run(1)) == ("idle", Standing.HEALTHY)
+        machine.run(9)
+    assert {one.state for one in machine.readings[-40:]} == {"idle"}
+
+
 def test_half_an_hour_of_idling_is_no_fault() -> None:
     machine = Machine(Process(1), Process(2, 1, wchan="poll_schedule_timeout.constprop.0", wakeups=0.1))
     machine.say(READY)
@@ -570,6 +582,78 @@ def test_who_listens_to_every_second_sample_is_not_blind() -> None:
     assert told(machine.readings[-1]) == ("stopped", Standing.CONVICTED)
     machine.watch.sample(machine.sample(3.0), frozenset({1}))
     assert machine.watch.judge(machine.at).standing is Standing.UNKNOWN
+
+
+def test_one_look_that_is_missed_hides_nothing() -> None:
+    machine = Machine(Process(1, **STOPPED))
+    for number in range(20):
+        machine.watch.sample(machine.sample(2.2 if number % 7 == 6 else 1.0), frozenset({1}))
+        machine.readings.append(machine.watch.judge(machine.at))
+    assert Standing.UNKNOWN not in machine.standings
+    assert told(machine.readings[-1]) == ("stopped", Standing.CONVICTED)
+
+
+def test_a_gpu_that_spins_still_does_after_a_short_gap() -> None:
+    machine = Machine(Process(1, cpu=1.0), Process(2), expect="work")
+    machine.gpus = [gpu(0, 100.0, 124.0), gpu(1, 0.0, 122.0)]
+    assert told(machine.run(60)) == ("spin", Standing.ACCUSED)
+    machine.watch.sample(machine.sample(3.5), frozenset({1, 2}))
+    assert machine.watch.judge(machine.at).standing is Standing.UNKNOWN
+    after = [machine.run(1) for _ in range(15)]
+    assert {told(one) for one in after[6:]} == {("spin", Standing.ACCUSED)}
+    assert Standing.HEALTHY not in {one.standing for one in after}
+
+
+# ---------------------------------------------------------------- a stage goes on to something else
+
+
+def test_what_a_stage_does_after_its_server_is_not_the_end_of_that_server() -> None:
+    machine = Machine(Process(1, cpu=1.0), expect="any")
+    machine.say("INFO:     Shutting down")
+    machine.watch.turned("ended", "engine.log", machine.at)
+    machine.say("INFO:     Finished server process [7], SIGTERM received")  # read late
+    machine.run(600)
+    machine.processes[0].cpu = 0.0
+    machine.run(600)
+    assert machine.standings == {Standing.HEALTHY}
+    # The next one of that name has a phase of its own.
+    machine.watch.turned("began", "engine.log", machine.at)
+    machine.say(LOADED)
+    assert told(machine.run(200)) == ("deadlock", Standing.CONVICTED)
+
+
+def test_the_answers_of_a_server_that_was_ended_count_no_more() -> None:
+    machine = Machine(Process(1), expect="any")
+    machine.answer(True)
+    machine.run(10)
+    machine.answer(False)
+    machine.answer(False)
+    machine.watch.turned("ended", "engine.log", machine.at)
+    assert told(machine.run(30)) == ("idle", Standing.HEALTHY)
+    # Another one that was started meanwhile is not meant.
+    machine.watch.serves(machine.at)
+    machine.watch.turned("ended", "engine.log", machine.at - 0.5)
+    assert told(machine.run(130)) == ("deadlock", Standing.CONVICTED)
+
+
+@pytest.mark.parametrize(("kind", "log"), [("done", ""), ("began", "turn-conclude.log")])
+def test_what_follows_the_last_step_has_no_limit_of_a_step(kind: str, log: str) -> None:
+    machine = Machine(Process(1, cpu=1.0), expect="any")
+    machine.watch.progress("train: progress", machine.at)
+    machine.run(5)
+    machine.watch.turned(kind, log, machine.at)
+    machine.run(900)
+    assert machine.standings == {Standing.HEALTHY}
+    machine.watch.progress("train: progress", machine.at)
+    machine.processes[0].cpu = 0.0
+    assert told(machine.run(130)) == ("deadlock", Standing.CONVICTED)
+
+
+def test_a_scheduler_that_polls_does_not_spin() -> None:
+    machine = Machine(Process(1, cpu=1.0))
+    machine.say("[2026-11-30 02:46:20] Start of co-locate warmup")
+    machine.watch.enter("warming_up", machine.at)
+    assert told(machine.run(700)) == ("overdue", Standing.CONVICTED)
 
 
 def test_no_samples_is_not_health() -> None:

@@ -1,6 +1,7 @@
 """Every recording of a real GPU host, played through the watchdog: the right state, and never a false conviction."""
 
 import gzip
+import random
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -209,3 +210,75 @@ def test_nccl_saying_so_convicts_it(recordings: Path) -> None:
     assert {one.state for one in convicted} == {"spin"}
     assert readings[-1].standing is Standing.CONVICTED
     assert "gave a collective up" in readings[-1].signals[0].words
+
+
+def otherwise(
+    folder: Path, name: str, label: str, rng: random.Random, speeds: tuple[float, ...] = (0.5, 1.0, 2.0)
+) -> Iterator[tuple[dict[str, Any], frozenset[int]]]:
+    """The same as somebody else would have seen it: once a second, now and then not, on other clocks, of other pids."""
+    speed, shift, jitter = rng.choice(speeds), rng.randrange(1, 30000), rng.choice([0.0, 0.1, 0.3])
+    first: float | None = None
+    due = last = 0.0
+    for sample in Player(folder / "gpu" / "telemetry" / f"{name}.jsonl.gz"):
+        if first is None:
+            first = sample["mono"]
+            due = first + rng.random()
+        if sample["mono"] < due:
+            continue
+        due = sample["mono"] + 0.999 / speed
+        if rng.random() < 0.05:
+            continue
+        now = max(last + 0.01, first + (sample["mono"] - first) * speed + (rng.random() - 0.5) * jitter)
+        procs = [
+            {
+                **one,
+                "pid": one["pid"] + shift,
+                "ppid": one["ppid"] + shift,
+                "utime": one["utime"] * speed,
+                "stime": one["stime"] * speed,
+            }
+            for one in sample["procs"]
+        ]
+        gpus = [
+            {**one, "procs": [{**on, "pid": on["pid"] + shift} for on in one["procs"]] if one.get("procs") else []}
+            for one in sample["gpu"]
+        ]
+        gap = {"gap_s": now - last} if last else {}
+        of_label = frozenset(pid + shift for pid in members(sample, label))
+        yield {**sample, "mono": now, "interval_s": 1.0, "procs": procs, "gpu": gpus, **gap}, of_label
+        last = now
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", QUIET)
+def test_who_is_well_is_well_however_it_is_looked_at(recordings: Path, name: str, seed: int) -> None:
+    label, may, _ = QUIET[name]
+    expect: Expect = "server" if label.startswith("server") else "work"
+    watch = Watch(label, expect=expect)
+    readings = []
+    for sample, of_label in otherwise(recordings, name, label, random.Random(f"{name} {seed}")):
+        watch.sample(sample, of_label)
+        readings.append(watch.judge(sample["mono"]))
+    assert {one.standing for one in readings} <= {Standing.HEALTHY, Standing.UNKNOWN}
+    # Looked at slowly, a moment in between may look like rest, or like work.
+    assert set(states(readings)) <= may | {"unknown", "idle", "serving" if expect == "server" else "starting"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("name", "label", "expect", "last"),
+    [
+        ("sglang-scheduler-stopped", "server:s3k1d4", "server", ("stopped", Standing.CONVICTED)),
+        ("ddp-2gpu-collective-mismatch", "torchrun:mismatch", "work", ("spin", Standing.ACCUSED)),
+    ],
+)
+def test_what_is_wrong_is_wrong_however_it_is_looked_at(
+    recordings: Path, name: str, label: str, expect: Expect, last: tuple[str, Standing], seed: int
+) -> None:
+    watch = Watch(label, expect=expect)
+    readings = []
+    for sample, of_label in otherwise(recordings, name, label, random.Random(f"{name} {seed}"), (1.0, 2.0)):
+        watch.sample(sample, of_label)
+        readings.append(watch.judge(sample["mono"]))
+    known = [(one.state, one.standing) for one in readings if one.standing is not Standing.UNKNOWN]
+    assert known[-1] == last

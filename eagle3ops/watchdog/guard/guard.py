@@ -23,6 +23,7 @@ from eagle3ops.watchdog.guard.logs import Line, Tails
 from eagle3ops.watchdog.guard.probes import Prober
 from eagle3ops.watchdog.guard.rounds import Rounds
 from eagle3ops.watchdog.guard.samples import own_samples, sees_marks, shared_samples
+from eagle3ops.watchdog.guard.subject import Told
 from eagle3ops.watchdog.state import Probe, Reading, Signal, Standing, Subject
 
 INTERVAL_S = 1.0
@@ -46,6 +47,9 @@ class Watching(Protocol):
     def progress(self, what: str, at: float) -> None:
         """The work itself has reported progress."""
 
+    def turned(self, kind: str, log: str, at: float) -> None:
+        """Something else begins: what it counts is done, or a program (whose log that is) began or ended."""
+
     def serves(self, at: float) -> None:
         """A server of it was started."""
 
@@ -66,7 +70,7 @@ class _Seen:
 
     subject: Subject
     over: bool
-    progress: list[tuple[str, float]]
+    progress: list[Told]
 
 
 class Guard:
@@ -212,17 +216,21 @@ class Guard:
                 self._urls.add(url)
                 self._try("the judge", self.watch.serves, now)
             ago = time.time() - self._clock()
-            for what, at in seen.progress:
-                self._try("the judge", self.watch.progress, what, min(at - ago, now))
+            for one in seen.progress:
+                at = min(one.at - ago, now)
+                if one.kind == "progress":
+                    self._try("the judge", self.watch.progress, one.what, at)
+                else:
+                    self._try("the judge", self.watch.turned, one.kind, one.log, at)
         for name, text, at in lines or ():
             # Before anything is cut out of it: half a secret is not recognised as one.
             self._try("the judge", self.watch.line, name, redact(self._secrets.mask(text)), at)
         if self.subject is None:
             return
         self._give_samples(self.subject)
-        if self._prober is not None and self.subject.url is not None and self.subject.url != self._asked_url:
-            # A server that is started again may listen somewhere else.
-            await self._ask_there(self.subject.url)
+        if self._prober is not None and (self.subject.url or "") != self._asked_url:
+            # A server that is started again may listen somewhere else, and one that has ended nowhere.
+            await self._ask_there(self.subject.url or "")
         if self._rounds is not None and not self.ended:
             self._try("the probes", self._probe)
         reading = self._judge()
@@ -238,6 +246,8 @@ class Guard:
         if self._rounds is not None:
             await self._rounds.close()
             self._rounds = None
+        if not url:
+            return
         try:
             self._rounds = Rounds(self._prober(url))
         except Exception as error:  # noqa: BLE001  (it is watched without questions)

@@ -33,6 +33,8 @@ GENERATE_S = 20.0
 QUEUE_S = 600.0
 """So long an own request may wait behind others, while they are seen to be worked on."""
 COUNTERS_S = 5.0
+COMPUTES_S = 12.0
+"""Longer than from one look at its counters to the next."""
 _BODY_BYTES = 4 << 20
 _OWNERS: dict[str, Kind] = {"sglang": "sglang", "vllm": "vllm", "eagle3ops": "reference"}
 _STARTING_S = 15.0
@@ -46,8 +48,9 @@ class Prober:
         url: where it answers: `http://127.0.0.1:30000`.
         kind: what it is; empty: it is asked. "http" is any server: only whether it answers at all is known.
         token: for an `Authorization: Bearer` header, where the server wants one.
-        may_ask: may it be asked for a token now? One among the requests of a stage changes which of them are computed
-            together, and so, by rounding, what they come to; and a benchmark would count it.
+        may_ask: may it be asked for a token now? Where that is a question, it is not asked while it computes, either: a
+            request among those of a stage changes which of them are computed together, and so, by rounding, what they
+            come to; and a benchmark would count it.
         scale: the limits of health and tokens are multiplied by it.
         clock: monotonic seconds, the clock of the samples.
     """
@@ -58,7 +61,7 @@ class Prober:
         kind: Kind = "",
         *,
         token: str | None = None,
-        may_ask: Callable[[], bool] = lambda: True,
+        may_ask: Callable[[], bool] | None = None,
         scale: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,7 +85,13 @@ class Prober:
     @property
     def generates(self) -> bool:
         """Can it be asked for a token now, as far as is known?"""
-        return self.kind not in ("", "http") and not self._refuses and self._may_ask()
+        if self.kind in ("", "http") or self._refuses:
+            return False
+        return self._may_ask is None or (self._may_ask() and not self._computes())
+
+    def _computes(self) -> bool:
+        """By the last look at its counters it did something."""
+        return self.moved_at is not None and self._clock() - self.moved_at < COMPUTES_S * self.scale
 
     async def close(self) -> None:
         """End the connections."""

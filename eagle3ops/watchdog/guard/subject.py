@@ -9,9 +9,10 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.directory import RunDirectory
@@ -26,10 +27,25 @@ from eagle3ops.words import plain
 MAX_LOGS = 32
 _RANK = re.compile(rb"(?:^|\0)(?:RANK)=(\d{1,6})(?=\0|$)")
 _URL_EVERY_S = 5.0
+_SCAN_EVERY_S = 5.0
+"""Reading the marks of all processes of a machine takes 0.1 s where there are thousands; children are found at once."""
 _ENVIRON_BYTES = 1 << 20
 QUIET_S = 60.0
 """A stage that reported progress so recently shows by itself that its server works."""
 _DEFAULT_PORTS = {"sglang": "30000", "vllm": "8000"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a stage of a run has reported."""
+
+    what: str
+    at: float
+    """Seconds since 1970."""
+    kind: Literal["progress", "done", "began", "ended"] = "progress"
+    """`done`: all that it counts; `began`, `ended`: a program of its own."""
+    log: str = ""
+    """Name of that program's log."""
 
 
 class Finder(Protocol):
@@ -153,9 +169,11 @@ class RunFinder:
         self._asked = stage
         self._reader = self.run.reader()
         self._spawned: dict[str, list[Mapping[str, Any]]] = {}
-        self._progress: list[tuple[str, float]] = []
+        self._told: list[Told] = []
         self._progress_at = time.monotonic()
         self._over = False
+        self._known: set[ProcessId] = set()
+        self._scanned_at = float("-inf")
 
     def __call__(self) -> Subject:
         """The processes of the stage as they are now; none while it does not run."""
@@ -183,9 +201,9 @@ class RunFinder:
         """Does nobody look after the run any more?"""
         return self._over
 
-    def progress(self) -> list[tuple[str, float]]:
-        """What its stages have reported since the last call: (what, seconds since 1970)."""
-        told, self._progress = self._progress, []
+    def progress(self) -> list[Told]:
+        """What its stages have reported since the last call."""
+        told, self._told = self._told, []
         return told
 
     def quiet(self) -> bool:
@@ -195,27 +213,46 @@ class RunFinder:
     def _take(self, event: Event) -> None:
         stage = event.stage or ""
         if event.kind in ("progress", "metric", "artifact"):
-            # Of a long log only the last is of use: it says that there was progress, and when.
-            self._progress = [*self._progress[-31:], (f"{stage}: {event.kind}", event.ts)]
+            self._tell(Told(f"{stage}: {event.kind}", event.ts))
             self._progress_at = time.monotonic()
+            if event.kind == "progress" and _complete(event.data):
+                # What follows, such as a last measurement, may take as long as it wants.
+                self._tell(Told(f"{stage}: all done", event.ts, "done"))
         elif event.kind == "stage" and event.data.get("status") == "running":
             # Another attempt: what the one before has logged and reported says nothing about this one.
             self._spawned[stage] = []
-            self._progress = []
+            self._told = []
             self._progress_at = time.monotonic()
-        elif event.kind == "process" and event.data.get("state") == "started" and event.stage is not None:
-            self._spawned.setdefault(stage, []).append(event.data)
+        elif event.kind == "process" and event.stage is not None:
+            state, role = event.data.get("state"), str(event.data.get("role"))
+            if state == "started":
+                self._spawned.setdefault(stage, []).append(event.data)
+                self._scanned_at = float("-inf")
+                self._tell(Told(f"{stage}: {role} began", event.ts, "began", f"{role}.log"))
+            elif state == "ended" and role != stage:
+                self._tell(Told(f"{stage}: {role} ended", event.ts, "ended", f"{role}.log"))
+
+    def _tell(self, one: Told) -> None:
+        # Of a long log only the last is of use: it says that there was progress, and when.
+        self._told = [*self._told[-255:], one]
 
     def _members(self) -> tuple[ProcessId, ...]:
-        table, boot, me = process_table(), boot_id(), os.getpid()
-        found = family(self.run.path)
+        table, boot = process_table(), boot_id()
+        now = time.monotonic()
+        if now - self._scanned_at >= _SCAN_EVERY_S:
+            self._scanned_at = now
+            self._known = self._scan(table)
+        self._known = grow(table, boot, self._known)
+        return tuple(sorted(self._known, key=lambda member: (member.start, member.pid)))
+
+    def _scan(self, table: Mapping[int, Stat]) -> set[ProcessId]:
+        me, found = os.getpid(), family(self.run.path)
         # The supervisor and who else guards the run are not the stage, and neither is what looks at it.
         own = ProcessId.from_json(self.run.supervisor())
         watchers = {me, *([own.pid] if own is not None else [])}
         watchers |= {pid for pid in found if pid in table and _guards(pid)}
         below = descendants(table, watchers - {own.pid if own is not None else 0})
-        kept = {process for pid, process in found.items() if pid not in watchers and pid not in below}
-        return tuple(sorted(grow(table, boot, kept), key=lambda member: (member.start, member.pid)))
+        return {process for pid, process in found.items() if pid not in watchers and pid not in below}
 
     def _log_starts(self, spawned: Iterable[Mapping[str, Any]]) -> dict[Path, int]:
         """Where this attempt begins in logs that an earlier one has written into as well."""
@@ -340,6 +377,11 @@ def _roles(spawned: Iterable[Mapping[str, Any]], members: Collection[ProcessId])
             rank = f", rank {one['rank']}" if isinstance(one.get("rank"), str) and one["rank"].isdecimal() else ""
             roles[process.pid] = f"{one.get('role')}{rank}"
     return roles
+
+
+def _complete(data: Mapping[str, Any]) -> bool:
+    done, total = data.get("done"), data.get("total")
+    return isinstance(done, int | float) and isinstance(total, int | float) and done >= total
 
 
 def _url_of(spawned: Iterable[Mapping[str, Any]], members: Collection[ProcessId]) -> str | None:

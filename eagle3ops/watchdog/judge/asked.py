@@ -14,6 +14,8 @@ MISSES_WHEN_STILL = 2
 """So many are enough where nothing moves either."""
 LONGEST_S = 900.0
 """An engine that works for so long and answers nothing works for nobody."""
+_LOG_LAG_S = 1.5
+"""Logs have whole seconds, and are read once a second."""
 _BUSY_S = 20.0
 """Passes that were seen to grow so recently: a request may wait behind others."""
 
@@ -70,6 +72,11 @@ class Asked:
         """By its own counters it has work, and does it."""
         moved = self.passes_moved_at is not None and now - self.passes_moved_at <= _BUSY_S
         return moved and (self.running is None or self.running > 0)
+
+    def caused(self, at: float) -> bool:
+        """Was it asked something just then, so that what its log says of it is no work of others?"""
+        asked = (self.last[name] for name in DECIDING if name in self.last)
+        return any(-_LOG_LAG_S <= at - one.at <= one.seconds + _LOG_LAG_S for one in asked)
 
     def stuck(self, now: float, elapsed: Callable[[float, float], float]) -> bool:
         """By its own counters it has work, and has not done any of it for a while."""

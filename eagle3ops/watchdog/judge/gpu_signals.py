@@ -16,6 +16,7 @@ from eagle3ops.watchdog.judge.values import entries, number, text
 
 KEEP_S = 130.0
 _IDLE_S = 5.0
+_SHORT_GAP_S = 5.0
 SPIN_UTIL = 95.0
 SPIN_MARGIN_W = 10.0
 """So much above idling is still no work. Seen: idle 121 to 124 W, waiting 123 to 126 W, the smallest work 137 W."""
@@ -106,12 +107,13 @@ class Gpus:
             if code is not None:
                 self.xids.append((at, -1 if index is None else int(index), int(code)))
 
-    def forget(self) -> None:
-        """Nobody looked for a while."""
+    def missed(self, seconds: float) -> None:
+        """Nobody looked for so long. Looks are no counters: those before a short gap still count."""
         for gpu in self.all.values():
-            gpu.looks.clear()
             gpu.idle_since = None
-            gpu.throttled_since = None
+            if seconds > _SHORT_GAP_S:
+                gpu.looks.clear()
+                gpu.throttled_since = None
 
     def used(self) -> list[Gpu]:
         """Those of the subject, as far as that is known; else all."""

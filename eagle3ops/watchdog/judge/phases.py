@@ -144,6 +144,11 @@ class PhaseReader:
         self._ranks.clear()
         self.phase = Phase(name, at, log, line)
 
+    def leave(self) -> None:
+        """The phase is over, and nobody has said what is next."""
+        self._ranks.clear()
+        self.phase = None
+
     def went_on(self, at: float, words: str = "", *, done: bool = True) -> None:
         """Work was done, and came out at the other end; alarms before it are overcome."""
         self.progress_at = at if self.progress_at is None else max(self.progress_at, at)

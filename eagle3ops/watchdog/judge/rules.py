@@ -162,6 +162,7 @@ def healthy(view: View) -> Finding:
     if name == "serving":
         told = view.reader.progress_at
         recent = told is not None and told != view.reader.ready_at and view.now - told <= 10.0
+        recent = recent and not view.asked.caused(told or 0.0)
         if view.asked.idle(view.now) and not recent:
             return Finding("idle")
         if gpu is not None and view.window.gpus.all and not view.asked.busy(view.now):
@@ -169,7 +170,7 @@ def healthy(view: View) -> Finding:
         cpu = rates is not None and rates.cpu >= 5.0
         if view.reader.batch_at is not None and view.asked.running is None:
             # It logs its batches: a scheduler that burns a core between them only polls.
-            cpu = view.now - view.reader.batch_at <= _BATCH_S
+            cpu = view.now - view.reader.batch_at <= _BATCH_S and not view.asked.caused(view.reader.batch_at)
         return Finding("serving" if recent or cpu or view.asked.busy(view.now) else "idle")
     if view.compiling and rates is not None and rates.cpu >= 20.0:
         return Finding("compiling")
@@ -178,8 +179,8 @@ def healthy(view: View) -> Finding:
     fetches = read >= (20e6 if not name else 100e6) or view.window.gpus.grew(30.0) >= GREW_BYTES
     if name == "starting":
         return Finding("loading" if fetches and view.reader.spoke_at is None else "starting")
-    gone = view.window.gone_at
-    ending = gone is not None and view.now - gone <= 15.0
+    gone, came = view.window.gone_at, view.window.came_at
+    ending = gone is not None and view.now - gone <= 15.0 and (came is None or came < gone)
     ending |= any(track.state == "Z" and _mattered(track) for track in view.window.tracks.values())
     if ending and (rates is None or rates.cpu < 5.0) and (gpu is None or gpu < 5.0):
         return Finding("stopping")

@@ -131,6 +131,7 @@ class Window:
             if boot == self._boot or not boot:
                 return
             self._forget(at)
+            self.gpus.missed(KEEP_S)
             self.at = None
         self._boot = boot or self._boot
         self._look_for_gap(sample, at)
@@ -232,7 +233,7 @@ class Window:
         cost = number(sample.get("cost_ms")) or 0.0
         # A sampler may look more often than it is listened to, so that its interval measures its own gaps only.
         listened = max(interval, self._usual(), _GAP_FLOOR_S)
-        times = 1.5 if pressed else 2.0
+        times = 1.5 if pressed else 2.5
         late = sample.get("late") is True or told > times * interval or gap > times * listened
         why = ""
         if suspended > _SUSPENDED_S:
@@ -244,6 +245,7 @@ class Window:
         if why:
             self._lost.append((self.at, at))
             self._forget(at)
+            self.gpus.missed(at - self.at)
             self.blind_why = why
         else:
             self._gaps.append(gap)
@@ -261,7 +263,6 @@ class Window:
             track.state_since = max(track.state_since, at)
             track.family_since = max(track.family_since, at)
             track.still_since = max(track.still_since, at)
-        self.gpus.forget()
 
     def _processes(self, found: Iterable[Mapping[str, Any]], members: frozenset[int], at: float) -> None:
         for entry in found:

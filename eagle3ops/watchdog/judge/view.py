@@ -11,12 +11,16 @@ from eagle3ops.watchdog.state import Signal
 STILL_PERCENT = 2.0
 """Of a core over all processes: less is nothing. Seen: up to 1.2 % of a server whose start was held, by its polls."""
 STILL_BYTES_S = 256e3
+MOVING_PERCENT = 5.0
+"""Of a core: so much is left to one of a dozen that compute on the same core."""
 MOVING_BYTES_S = 1e6
 _CHANGED_S = 15.0
 _SPOKE_S = 8.0
 RECEIVED_S = 50e6
 IMPORT_BYTES_S = 20e3
 GREW_BYTES = 64 << 20
+POLLING = frozenset({"warming_up", "serving", "stopping"})
+"""A scheduler burns a core in these whatever it does."""
 WORKING = frozenset({"training", "checkpointing", "extracting", "generating", "working"})
 
 
@@ -108,7 +112,7 @@ class View:
             return True
         if rates is None:
             return False
-        if self.phase in ("", "starting", "compiling", "working") and rates.cpu >= 20.0:
+        if self.phase in ("", "starting", "compiling", "working") and rates.cpu >= MOVING_PERCENT:
             return True
         if self.phase in WORKING and self.working_gpus:
             return True
@@ -130,6 +134,7 @@ class View:
         if (
             rates is None
             or self.compiling
+            or self.phase in POLLING
             or rates.cpu < 80.0
             or (rates.read or 0.0) > STILL_BYTES_S
             or self.working_gpus

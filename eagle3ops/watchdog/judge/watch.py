@@ -19,7 +19,7 @@ from eagle3ops.watchdog.judge.signals import Window
 from eagle3ops.watchdog.judge.states import FACTS, STATES
 from eagle3ops.watchdog.judge.told import signals_of, title_of
 from eagle3ops.watchdog.judge.values import number
-from eagle3ops.watchdog.judge.view import Fact, Finding, View
+from eagle3ops.watchdog.judge.view import WORKING, Fact, Finding, View
 from eagle3ops.watchdog.state import Probe, Reading, Signal, Standing
 
 Expect = Literal["server", "work", "any"]
@@ -75,6 +75,8 @@ class Watch:
         self._held: tuple[str, Standing] | None = None
         self._progress_at: float | None = None
         self._server = False
+        self._silent: set[str] = set()
+        """Logs of programs that have ended: their last words begin no phase."""
 
     def sample(self, sample: Mapping[str, Any], members: frozenset[int]) -> None:
         """One look at the machine, and the ids of the processes that belong to the subject now."""
@@ -90,6 +92,8 @@ class Watch:
     def line(self, log: str, text: str, at: float) -> None:
         """A whole line of one of its logs."""
         self._follow(at, lambda: self.reader.take(log, text, at))
+        if log in self._silent and self.reader.phase is not None and self.reader.phase.log == log:
+            self.reader.leave()
 
     def progress(self, what: str, at: float) -> None:
         """Somebody who knows says that work was done; a stage's name in it is its phase."""
@@ -101,6 +105,27 @@ class Watch:
             self.deadlines.learn(phase, self.window.elapsed(self._progress_at, at))
         self._progress_at = at
         self.reader.went_on(at, what[:300])
+
+    def turned(self, kind: str, log: str, at: float) -> None:
+        """Something else begins: what was said of the phase so far says nothing about that.
+
+        Args:
+            kind: `done`: a stage is through with what it counts; `began`, `ended`: a program of it has.
+            log: of that program.
+            at: when.
+        """
+        phase = self.reader.phase
+        self._silent.discard(log)
+        over = phase is not None and phase.name in WORKING and phase.since <= at
+        if kind == "ended":
+            self._silent.add(log)
+            # The next server is another one, and has not been asked anything.
+            self.asked = Asked()
+            of_it = phase is not None and not phase.log and phase.name not in WORKING and phase.since <= at
+            over = phase is not None and (of_it or phase.log == log)
+        if over:
+            self.reader.leave()
+            self._moved_at = self._progress_at = None
 
     def serves(self, at: float) -> None:
         """A server of it was started: it has not said yet that it is up."""
