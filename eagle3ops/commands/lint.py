@@ -25,5 +25,5 @@ def lint(args: Namespace, *, json: bool) -> int:
             write(f"       {plain(finding.cause)}")
             write(f"       -> {plain(finding.fix)}")
         if not findings:
-            write("nothing is known to be wrong; whether the tensors are the right ones is measured by --job verify")
+            write("nothing is known to be wrong; whether the tensors are the right ones is measured: eagle3ops verify")
     return ExitCode.VERDICT_FAIL if errors else ExitCode.DONE

@@ -138,14 +138,14 @@ def find_rule(engine: str, version: str | None, model_class: str) -> tuple[Rule,
         raise RequestError(
             f"how {engine} {version or ''} counts the layers of {model_class!r} is not known".replace("  ", " "),
             remedy=f"eagle3ops supports says whether it has EAGLE-3 for this class; if so, measure the wiring: "
-            f"eagle3ops --job verify.{_near(model_class, of_engine)}",
+            f"eagle3ops verify.{_near(model_class, of_engine)}",
         )
     found = [rule for rule in of_class if rule.meets(parsed)]
     if len(found) != 1:
         where = "; ".join(f"{' and '.join(rule.versions)}: {rule.ids}" for rule in of_class)
         raise RequestError(
             f"how {engine} {version} counts the layers of {model_class} is not known; what was read is {where}",
-            remedy="use a version that was read, or measure the wiring: eagle3ops --job verify",
+            remedy="use a version that was read, or measure the wiring: eagle3ops verify",
         )
     return found[0], parsed
 

@@ -46,7 +46,7 @@ def architecture(case: Case) -> bool:
             "config.json: architectures",
             f"{name} is known to {case.name}, and its tensors are not known here",
             "names and shapes are not checked",
-            "hold it against a measurement: eagle3ops --job verify",
+            "hold it against a measurement: eagle3ops verify",
         )
     elif name in SPECULATORS or "transformer_layer_config" in case.config:
         case.error(
@@ -436,7 +436,7 @@ def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] 
             "config.json of the target: architectures",
             refusal.what,
             "which tensors come out is not known",
-            "measure it: eagle3ops --job verify",
+            "measure it: eagle3ops verify",
         )
         return
     read = {"nested": nested, "top": top}
