@@ -275,7 +275,7 @@ async def test_what_waits_leads_to_where_it_is_decided(root: Path) -> None:
     make_run(root, "20261130-054612-exp-cccc", status="failed", exit_code=1, cause="train: broke", ended=time.time())
     app = ConsoleApp(str(root))
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, "✗ failed exp-cccc", "train: broke", "Needs a decision: 1")
+        await until(pilot, "✗ failed exp-cccc", "train: broke", "Needs a decision: 2")
         await pilot.press("down")
         await until(pilot, "20261130-054512-demo-bbbb", "Needs a decision: 2")
         await pilot.press("d")
