@@ -61,6 +61,19 @@ def on_gpu(device: str) -> bool:
     return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
 
 
+def speculation_flags(spec: ServeSpec) -> list[str]:
+    """EAGLE-3 on the command line, in SGLang's words, which the reference engine shares; none without a drafter."""
+    if spec.drafter is None:
+        return []
+    return [
+        "--speculative-algorithm", "EAGLE3",
+        "--speculative-draft-model-path", str(spec.drafter),
+        "--speculative-num-steps", str(spec.steps),
+        "--speculative-eagle-topk", str(spec.topk),
+        "--speculative-num-draft-tokens", str(spec.draft_tokens),
+    ]  # fmt: skip
+
+
 class Adapter(Protocol):
     """One engine."""
 

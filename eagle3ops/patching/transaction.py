@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from eagle3ops.eagle3.durable import sha256_of
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.patching.edit import apply_edits
 from eagle3ops.patching.recipe import Recipe
@@ -296,6 +297,6 @@ def _digest(content: bytes) -> str:
 
 def _digest_of(path: Path) -> str | None:
     try:
-        return _digest(path.read_bytes())
+        return sha256_of(path)
     except OSError:
         return None

@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 
-from eagle3ops.engines.base import LogFact, ServeSpec
+from eagle3ops.engines.base import LogFact, ServeSpec, speculation_flags
 
 READY = "The reference engine is ready at "
 
@@ -45,14 +45,7 @@ class ReferenceAdapter:
             argv += ["--context-length", str(spec.context_length)]
         if spec.return_hidden_states:
             argv.append("--enable-return-hidden-states")
-        if spec.drafter is not None:
-            argv += [
-                "--speculative-algorithm", "EAGLE3",
-                "--speculative-draft-model-path", str(spec.drafter),
-                "--speculative-num-steps", str(spec.steps),
-                "--speculative-eagle-topk", str(spec.topk),
-                "--speculative-num-draft-tokens", str(spec.draft_tokens),
-            ]  # fmt: skip
+        argv += speculation_flags(spec)
         if spec.aux_layers is not None:
             argv += ["--aux-layers", "boundary:" + ",".join(map(str, spec.aux_layers.ids("boundary")))]
         return argv

@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 
 from eagle3ops import assets
-from eagle3ops.engines.base import LogFact, ServeSpec, on_gpu
+from eagle3ops.engines.base import LogFact, ServeSpec, on_gpu, speculation_flags
 from eagle3ops.engines.sglang import requirements
 
 _CPU_FLAGS = (
@@ -128,14 +128,8 @@ class SglangAdapter:
         if spec.return_hidden_states:
             # Rows that come from the prefix cache would be missing.
             argv += ["--enable-return-hidden-states", "--disable-radix-cache"]
-        elif spec.drafter is not None:
-            argv += [
-                "--speculative-algorithm", "EAGLE3",
-                "--speculative-draft-model-path", str(spec.drafter),
-                "--speculative-num-steps", str(spec.steps),
-                "--speculative-eagle-topk", str(spec.topk),
-                "--speculative-num-draft-tokens", str(spec.draft_tokens),
-            ]  # fmt: skip
+        else:
+            argv += speculation_flags(spec)
         return argv
 
     def parse_log(self, line: str) -> LogFact | None:
