@@ -23,6 +23,7 @@ from typing import Any
 from packaging.version import Version
 
 from eagle3ops.errors import RequestError
+from eagle3ops.runs.files import write_json
 from eagle3ops.wiring.captured import captured
 from eagle3ops.wiring.convert.forms import ConversionRefused, Meaning
 from eagle3ops.wiring.lint.case import IDS, Family, Target
@@ -152,9 +153,7 @@ def write(checkpoint: Checkpoint, meaning: Meaning, target: Target, engine: str,
         raise ConversionRefused(
             f"{out}: was not written as it should be: {', '.join(differ[:5])}", remedy="is the disk full?"
         )
-    fresh = out / f".{CONFIG}.tmp"
-    fresh.write_text(json.dumps(config, indent=1), encoding="utf-8")
-    fresh.replace(out / CONFIG)
+    write_json(out / CONFIG, config)
 
 
 def _unmapped(tensors: Mapping[str, TensorInfo], names: Mapping[str, str]) -> dict[str, str]:
