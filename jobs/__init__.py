@@ -22,10 +22,12 @@ _MODULES = {
     "report": "Report",
 }
 """Job name (and module) -> class, in the order in which the whole pipeline runs."""
+_APART: frozenset[str] = frozenset()
+"""Those that the pipeline does not run: they are asked for by name."""
 
 
 def names() -> list[str]:
-    """All jobs, in pipeline order."""
+    """All jobs, in pipeline order, those that are only run by name among them."""
     return list(_MODULES)
 
 
@@ -48,9 +50,9 @@ def specs() -> "dict[str, type[StageSpec]]":
 
 
 def order(target: str) -> list[str]:
-    """The jobs that `target` needs, itself last; `pipeline` means all of them."""
+    """The jobs that `target` needs, itself last; `pipeline` means all but those apart."""
     if target == "pipeline":
-        return names()
+        return [name for name in _MODULES if name not in _APART]
     wanted: set[str] = set()
     pending = [target]
     while pending:

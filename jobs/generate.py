@@ -164,6 +164,8 @@ class Generate(Job):
             seed=ctx.pipeline.seed,
             python=engine.python,
             gpus=engine.gpus,
+            arguments=engine.arguments,
+            variables=engine.environment,
             trust_remote_code=ctx.pipeline.target.trust_remote_code,
         )
         sampling = Sampling(

@@ -148,5 +148,7 @@ def serve_spec(
         seed=ctx.pipeline.seed,
         python=engine.python,
         gpus=engine.gpus,
+        arguments=engine.arguments,
+        variables=engine.environment,
         trust_remote_code=ctx.pipeline.target.trust_remote_code,
     )

@@ -4,6 +4,7 @@ An adapter says how its server is started and how its log reads; the process its
 answers are asked for through `EngineClient`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +37,10 @@ class ServeSpec:
     gpus: int = 1
     """GPUs over which the target is split, where there are any and the engine can."""
     trust_remote_code: bool = False
+    arguments: tuple[str, ...] = ()
+    """Further words of the command line; they come last."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Further environment variables."""
 
     @property
     def url(self) -> str:

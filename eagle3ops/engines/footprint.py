@@ -105,6 +105,8 @@ def engine_refusal(
         return_hidden_states=hidden_states,
         python=engine.python,
         gpus=engine.gpus,
+        arguments=engine.arguments,
+        variables=engine.environment,
     )
     try:
         adapter(engine.name).require(asked)

@@ -275,3 +275,8 @@ def flag(value: object) -> bool | None:
 def text(value: object, most: int = 200) -> str:
     """A text of at most so many characters; empty in place of anything else."""
     return value[:most] if isinstance(value, str) else ""
+
+
+def words(value: object) -> list[str]:
+    """The texts of a list; empty in place of anything else."""
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eagle3ops.errors import RequestError
-from eagle3ops.outputs.benchfile import count, mapping, parse_setting, text
+from eagle3ops.outputs.benchfile import count, mapping, parse_setting, text, words
 from eagle3ops.outputs.case import Case
 from eagle3ops.outputs.lineage import pipeline_of
 from eagle3ops.runs.directory import RunDirectory
@@ -40,5 +40,7 @@ def launch_line(run: RunDirectory, case: Case, setting: str) -> str:
         python=text(engine.get("python"), 4096) or None,
         gpus=count(engine.get("gpus")) or 1,
         trust_remote_code=mapping(pipeline.get("target")).get("trust_remote_code") is True,
+        arguments=tuple(words(engine.get("arguments"))),
+        variables={text(name): text(value, 4096) for name, value in mapping(engine.get("environment")).items()},
     )
     return adapter(text(engine.get("name")) or "reference").launch_line(spec)

@@ -123,7 +123,7 @@ class Registry(Protocol):
     """Where jobs come from; the module `eagle3ops.jobs` is one."""
 
     def names(self) -> Sequence[str]:
-        """All jobs, in the order in which a pipeline runs them."""
+        """All jobs, upstream first; those that no pipeline runs by itself among them."""
 
     def job(self, name: str) -> type[Job]:
         """The class of one job; KeyError for an unknown name."""
@@ -132,7 +132,7 @@ class Registry(Protocol):
         """The `Spec` of every job that is a stage, in order."""
 
     def order(self, target: str) -> Sequence[str]:
-        """The stages that `target` takes, upstream first; "pipeline" takes all."""
+        """The stages that `target` takes, upstream first; "pipeline" takes all that belong to one."""
 
 
 REGISTRY_VARIABLE = "EAGLE3OPS_JOBS"

@@ -23,7 +23,7 @@ LIBRARIES = ("torch", "transformers")
 def stage_keys(pipeline: Pipeline, registry: Registry) -> dict[str, str]:
     """The key (64 hex digits) of every stage, upstream first."""
     keys: dict[str, str] = {}
-    for name in registry.order("pipeline"):
+    for name in registry.names():
         keys[name] = stage_key(registry.job(name), pipeline, keys)
     return keys
 
@@ -59,8 +59,9 @@ def _section(pipeline: Pipeline, name: str) -> Any:
         # How many GPUs are set aside says where a stage runs, not what it makes.
         section.pop("gpus")
         # Another environment is another version of the engine. Those who name none keep the keys they had.
-        if section["python"] is None:
-            section.pop("python")
+        for name in ("python", "arguments", "environment"):
+            if not section[name]:
+                section.pop(name)
     return section
 
 

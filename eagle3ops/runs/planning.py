@@ -48,13 +48,13 @@ class StagePlan:
 
 
 def plan_stages(pipeline: Pipeline, registry: Registry, root: Path, cache: Path) -> list[StagePlan]:
-    """Plan every stage of a pipeline, in order."""
+    """Plan every job, upstream first, also those that run only when they are asked for by name."""
     store = Store(root)
     keys = stage_keys(pipeline, registry)
     finished: dict[str, Path] = {}
     plans: dict[str, Plan] = {}
     planned = []
-    for name in registry.order("pipeline"):
+    for name in registry.names():
         job = registry.job(name)()
         known = store.look_up(job, keys[name])
         ctx = PlanContext(pipeline, pipeline.stages[name], known.out, dict(finished), dict(plans), cache)
@@ -81,9 +81,9 @@ def choose(planned: Sequence[StagePlan], registry: Registry, job: str) -> list[S
     Raises:
         RequestError: stages that it needs are not done.
     """
-    if job == "pipeline":
-        return list(planned)
     by_name = {stage.name: stage for stage in planned}
+    if job == "pipeline":
+        return [by_name[name] for name in registry.order("pipeline")]
     missing = [name for name in registry.order(job) if name != job and not by_name[name].done]
     if missing:
         why = [f"{name} ({by_name[name].reason})" if by_name[name].reason else name for name in missing]

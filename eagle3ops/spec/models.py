@@ -56,6 +56,11 @@ class EngineSpec(Section):
     """GPUs that a stage uses on a machine that has any; no part of what its result depends on."""
     python: str | None = None
     """The Python of the environment that SGLang is installed in, an absolute path; eagle3ops' own when left out."""
+    arguments: tuple[str, ...] = ()
+    """Further words of the engine's command line, as they stand: `[--attention-backend, triton]`. They come last, so
+    they override."""
+    environment: Mapping[str, str] = Field(default_factory=dict)
+    """Further variables of the engine's processes. They are kept with the run: nothing secret belongs here."""
 
     @field_validator("python")
     @classmethod
@@ -63,6 +68,14 @@ class EngineSpec(Section):
         # It is a path of the host that runs the stages, which need not be this one, and whose home is another.
         if value is not None and not value.startswith(("/", "~/")):
             raise ValueError("an absolute path, or one that begins with ~/")
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _settable(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, text in value.items():
+            if not name or "=" in name or "\0" in name + text:
+                raise ValueError(f"{name!r} cannot be set to {text!r}: a name without =, and no NUL in either")
         return value
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from eagle3ops.engines.base import LogFact, ServeSpec
 from eagle3ops.engines.client import EngineError, parse_answer
 from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import patience_s, running
-from eagle3ops.engines.sglang.adapter import drafter_ids
+from eagle3ops.engines.sglang.adapter import PLUGIN, SglangAdapter, drafter_ids
 from eagle3ops.engines.sglang.requirements import check, installed, interpreter, numbers, parse_versions
 from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.runs.job import load_registry
@@ -97,7 +97,7 @@ def test_the_python_of_an_environment_keeps_its_name(tmp_path: Path, monkeypatch
 
 def demand(python: Path | str | None, **asked: bool) -> str:
     known = {"on_gpu": False, "drafter": False, "aux_layers": False} | asked
-    return check(python=None if python is None else str(python), **known)
+    return check(python=None if python is None else str(python), variables={}, **known)
 
 
 def test_a_server_that_hands_over_states_does_not_speculate(tmp_path: Path) -> None:
@@ -331,3 +331,23 @@ def test_another_environment_is_another_result() -> None:
     keys = [generated(f"{{name: sglang{more}}}") for more in ("", ", python: /a/python", ", python: /b/python")]
     assert len(set(keys)) == 3
     assert generated("{name: sglang, gpus: 2}") == keys[0]
+
+
+def test_further_words_and_variables_come_last_and_the_plugin_stays_first() -> None:
+    spec = ServeSpec(
+        model=Path("/m"), port=1, device="cuda", arguments=("--attention-backend", "triton"),
+        variables={"PYTHONPATH": "/stub:/site", "SGLANG_PLUGINS": "mine"}, drafter=Path("/d"),
+    )  # fmt: skip
+    adapter = SglangAdapter()
+    assert adapter.argv(spec)[-2:] == ["--attention-backend", "triton"]
+    assert adapter.environment(spec)["PYTHONPATH"] == "/stub:/site"
+    capturing = adapter.environment(replace(spec, return_hidden_states=True))
+    assert capturing["PYTHONPATH"].split(":") == [str(PLUGIN), "/stub", "/site"]
+    assert "PYTHONPATH=/stub:/site" in adapter.launch_line(spec)
+
+
+def test_sglang_is_looked_for_where_its_environment_says(tmp_path: Path) -> None:
+    found = tmp_path / "sglang-0.5.14.dist-info"
+    found.mkdir()
+    (found / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.14\n")
+    assert installed(sys.executable, {"PYTHONPATH": str(tmp_path)})["sglang"] == "0.5.14"

@@ -26,7 +26,7 @@ class ReferenceAdapter:
 
     def environment(self, spec: ServeSpec) -> dict[str, str]:
         """See `Adapter.environment`."""
-        return {}
+        return dict(spec.variables)
 
     def argv(self, spec: ServeSpec) -> list[str]:
         """See `Adapter.argv`."""
@@ -48,7 +48,7 @@ class ReferenceAdapter:
         argv += speculation_flags(spec)
         if spec.aux_layers is not None:
             argv += ["--aux-layers", "boundary:" + ",".join(map(str, spec.aux_layers.ids("boundary")))]
-        return argv
+        return [*argv, *spec.arguments]
 
     def parse_log(self, line: str) -> LogFact | None:
         """See `Adapter.parse_log`."""

@@ -5,6 +5,7 @@ recorded logs of both.
 """
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -73,6 +74,7 @@ class SglangAdapter:
         """See `Adapter.require`."""
         requirements.check(
             python=spec.python,
+            variables=spec.variables,
             on_gpu=on_gpu(spec.device),
             drafter=spec.drafter is not None and not spec.return_hidden_states,
             aux_layers=spec.aux_layers is not None,
@@ -82,7 +84,7 @@ class SglangAdapter:
         """See `Adapter.environment`."""
         variables = {
             # Our own packages must not be found before those of its environment.
-            "PYTHONPATH": "",
+            "PYTHONPATH": spec.variables.get("PYTHONPATH", ""),
             "PYTHONUNBUFFERED": "1",
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
             # A crashed server would keep its GPUs for a minute more, waiting for a core dump that nobody asked for.
@@ -90,7 +92,7 @@ class SglangAdapter:
         }
         if spec.return_hidden_states:
             variables |= {
-                "PYTHONPATH": str(PLUGIN),
+                "PYTHONPATH": os.pathsep.join(filter(None, (str(PLUGIN), variables["PYTHONPATH"]))),
                 "SGLANG_PLUGINS": "eagle3ops_capture",
                 "EAGLE3OPS_CAPTURE": json.dumps(drafter_ids(spec.drafter)),
             }
@@ -100,7 +102,7 @@ class SglangAdapter:
         if not on_gpu(spec.device):
             # Without it the rotary embedding is looked for in vLLM.
             variables["SGLANG_USE_CPU_ENGINE"] = "1"
-        return variables
+        return variables | {name: text for name, text in spec.variables.items() if name != "PYTHONPATH"}
 
     def argv(self, spec: ServeSpec) -> list[str]:
         """See `Adapter.argv`."""
@@ -130,7 +132,7 @@ class SglangAdapter:
             argv += ["--enable-return-hidden-states", "--disable-radix-cache"]
         else:
             argv += speculation_flags(spec)
-        return argv
+        return [*argv, *spec.arguments]
 
     def parse_log(self, line: str) -> LogFact | None:
         """See `Adapter.parse_log`. A progress bar's pieces are lines of their own: split at carriage returns first."""
@@ -156,5 +158,9 @@ class SglangAdapter:
 
     def launch_line(self, spec: ServeSpec) -> str:
         """See `Adapter.launch_line`."""
-        variables = [f"{name}={value}" for name, value in self.environment(spec).items() if name.startswith("SGLANG_")]
+        variables = [
+            f"{name}={value}"
+            for name, value in self.environment(spec).items()
+            if name.startswith("SGLANG_") or name in spec.variables
+        ]
         return shlex.join([*(["env", *variables] if variables else []), *self.argv(spec)])

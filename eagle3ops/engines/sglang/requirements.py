@@ -23,8 +23,8 @@ found = {"python": ".".join(map(str, sys.version_info[:3]))}
 for name in ("sglang", "torch", "sglang-kernel", "transformers"):
     try:
         found[name] = m.version(name)
-    except Exception:
-        pass
+    except m.PackageNotFoundError:
+        continue
 sys.stdout.write(json.dumps(found))
 """
 _ASK_TIMEOUT_S = 30.0
@@ -39,11 +39,12 @@ def interpreter(python: str | None) -> str:
     return sys.executable if python is None else str(Path(python).expanduser())
 
 
-def check(*, python: str | None, on_gpu: bool, drafter: bool, aux_layers: bool) -> str:
+def check(*, python: str | None, variables: Mapping[str, str], on_gpu: bool, drafter: bool, aux_layers: bool) -> str:
     """The version that would serve.
 
     Args:
         python: see `interpreter`.
+        variables: of the engine's environment; its PYTHONPATH is where SGLang may be found.
         on_gpu: whether a GPU computes.
         drafter: whether it is to speculate.
         aux_layers: whether it is to feed other layers than the drafter's config names.
@@ -52,7 +53,7 @@ def check(*, python: str | None, on_gpu: bool, drafter: bool, aux_layers: bool) 
         RequestError: it cannot; with the reason and what to do.
     """
     path = interpreter(python)
-    version = installed(path).get("sglang")
+    version = installed(path, variables).get("sglang")
     if version is None:
         raise RequestError(
             f"engine sglang: not installed for {path}",
@@ -82,7 +83,7 @@ def check(*, python: str | None, on_gpu: bool, drafter: bool, aux_layers: bool) 
     return version
 
 
-def installed(python: str) -> Mapping[str, str]:
+def installed(python: str, variables: Mapping[str, str] | None = None) -> Mapping[str, str]:
     """Versions of SGLang and what it computes with, by package, as that Python has them.
 
     Raises:
@@ -101,7 +102,7 @@ def installed(python: str) -> Mapping[str, str]:
         raise RequestError(
             f"engine.python: {python} is not a program", remedy="name a Python, such as /opt/sglang/bin/python"
         )
-    return _ask(python, marks)
+    return _ask(python, tuple(sorted((variables or {}).items())), marks)
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -135,10 +136,12 @@ def _mark(path: Path) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _ask(python: str, marks: object) -> Mapping[str, str]:
+def _ask(python: str, variables: tuple[tuple[str, str], ...], marks: object) -> Mapping[str, str]:
     try:
         done = subprocess.run(
-            [python, "-I", "-c", _ASK],
+            # As the server will be started: what its environment finds counts, and not what lies in this folder.
+            [python, "-P", "-c", _ASK],
+            env={**os.environ, "PYTHONPATH": "", **dict(variables)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_ASK_TIMEOUT_S,
