@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,43 @@ def throughput(timings: "Sequence[Timing]") -> str | None:
         axes.set_xlabel("tokens per second at batch 1; dots are single requests")
 
     return _svg(draw, (8.2, 0.9 + 0.5 * len(timings)))
+
+
+def stacked(rows: Mapping[str, Mapping[str, float]], quantity: str) -> str | None:
+    """A bar per row, made of its parts from left to right; every part has one colour in all rows."""
+    names = list(dict.fromkeys(name for parts in rows.values() for name in parts))
+    if not names:
+        return None
+
+    def draw(figure: "Figure") -> None:
+        axes = figure.subplots()
+        for place, parts in enumerate(rows.values()):
+            left = 0.0
+            for number, name in enumerate(names):
+                width = parts.get(name, 0.0)
+                label = _plain(name) if not place else None
+                hatch = "//" if number >= len(_HUES) else ""
+                axes.barh(
+                    place, width, left=left, height=0.62, label=label, hatch=hatch, color=_hue(number), edgecolor=_INK,
+                    linewidth=0.5,
+                )  # fmt: skip
+                left += width
+        axes.set_yticks(range(len(rows)), [_plain(label) for label in rows])
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+        axes.set_xlim(left=0)
+        axes.set_xlabel(quantity)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncols=4)
+
+    return _svg(draw, (8.2, 1.6 + 0.6 * len(rows)))
+
+
+def standing_alone(svg: str) -> str:
+    """A picture with colours of its own, for a file that no page includes."""
+    hues = ("#2f5fd0", "#d9822b", "#7a8290", "#1b8a6b", "#a4409a", "#8a6d1b", "#b3261e")
+    light = {"--ink": "#1d2129", "--line": "#8a8f99"} | {f"--hue-{at}": hue for at, hue in enumerate(hues, start=1)}
+    style = ";".join(f"{name}:{colour}" for name, colour in light.items())
+    return svg.replace("<svg ", f'<svg style="background:#ffffff;{style}" ', 1)
 
 
 def _hue(number: int) -> str:

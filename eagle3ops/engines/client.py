@@ -184,7 +184,9 @@ class EngineClient:
             await self._session.close()
             self._session = None
 
-    async def _call(self, method: str, path: str, body: object = None, timeout_s: float | None = None) -> Any:
+    async def _call(
+        self, method: str, path: str, body: object = None, timeout_s: float | None = None, *, plain: bool = False
+    ) -> Any:
         if self._session is None:
             raise RuntimeError("use `async with EngineClient(...)`")
         timeout = self._timeout if timeout_s is None else aiohttp.ClientTimeout(total=timeout_s)
@@ -201,6 +203,8 @@ class EngineClient:
             raise EngineRefused(f"{self.url}{path}: refused ({status}): {_message(text)}")
         if status != 200:
             raise EngineError(f"{self.url}{path}: status {status}: {_message(text)}; {log_tail(self.log)}")
+        if plain:
+            return text
         try:
             return json.loads(text) if text else None
         except (ValueError, RecursionError) as error:
@@ -267,6 +271,21 @@ class EngineClient:
     async def model_info(self) -> dict[str, Any]:
         """Which model it serves."""
         return self._mapping(await self._call("GET", "/model_info"))
+
+    async def start_profile(self, folder: Path, steps: int, *, on_gpu: bool) -> None:
+        """Let it write a trace of its next scheduler steps below `folder`, one file for each of its ranks.
+
+        Raises:
+            EngineRefused: it cannot profile.
+        """
+        body = {
+            "output_dir": str(folder),
+            "num_steps": steps,
+            "activities": ["CPU", "GPU"] if on_gpu else ["CPU"],
+            "with_stack": False,
+            "record_shapes": False,
+        }
+        await self._call("POST", "/start_profile", body, plain=True)
 
     async def health(self) -> bool:
         """Whether it answers now."""

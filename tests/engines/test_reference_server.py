@@ -313,3 +313,27 @@ async def test_the_server_dies_with_its_parent(tmp_path: Path) -> None:
         await asyncio.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     pytest.fail("the server outlived its parent")
+
+
+async def test_a_profile_of_the_next_steps_is_written_whole(http: Http, tmp_path: Path) -> None:
+    from eagle3ops.profiling.phases import step_times
+    from eagle3ops.profiling.trace import read_trace
+
+    order = {"output_dir": str(tmp_path / "p"), "num_steps": 6, "activities": ["CPU"]}
+    for wrong in ({**order, "output_dir": "relative"}, {**order, "num_steps": 0}, {**order, "activities": []}):
+        status, raw = await _post(http, wrong, "/start_profile")
+        assert status == 400
+        assert raw["error"]["message"]
+    async with http.post("/start_profile", json=order) as response:
+        assert (response.status, await response.text()) == (200, "Start profiling.\n")
+    status, raw = await _post(http, order, "/start_profile")
+    assert status == 400
+    assert "wait for its file" in raw["error"]["message"]
+    body = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True}}
+    assert (await _post(http, body))[0] == 200
+    while not (found := list((tmp_path / "p").glob("*-TP-0.trace.json.gz"))):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    times = step_times(read_trace(found[0]))
+    assert times.speculative
+    assert times.steps == 5
+    assert {"draft", "verify", "draft_extend"} <= set(times.phases)

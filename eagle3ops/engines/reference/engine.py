@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from eagle3ops.eagle3.decoding import adjusted_probs, draw, reject_chain, walk
 from eagle3ops.engines.reference.attention import attend, attend_causal, fold_mask, prefix_mask
@@ -76,10 +77,11 @@ class Engine:
             return bool(new)
         began = time.monotonic()
         before = self.counters.generated
-        if self.speculator is None:
-            self._decode()
-        else:
-            self._speculate(self.speculator)
+        with record_function("scheduler.run_batch"):
+            if self.speculator is None:
+                self._decode()
+            else:
+                self._speculate(self.speculator)
         self.counters.passes += 1
         self.counters.throughput = (self.counters.generated - before) / max(time.monotonic() - began, 1e-9)
         return True
@@ -253,9 +255,11 @@ class Engine:
     def _decode(self) -> None:
         requests = list(self.running)
         ids = torch.tensor([[r.output[-1]] for r in requests], device=self.target.device)
-        x, _ = self._pass(ids, None, self._alone, [r.seen for r in requests])
-        normed = self.target.normed(x[:, 0])
-        tokens = self._choose(requests, self.target.logits(normed))
+        with record_function(f"step[DECODE bs={len(requests)}]"):
+            x, _ = self._pass(ids, None, self._alone, [r.seen for r in requests])
+            normed = self.target.normed(x[:, 0])
+            logits = self.target.logits(normed)
+        tokens = self._choose(requests, logits)
         for row, (request, token) in enumerate(zip(requests, tokens, strict=True)):
             request.seen += 1
             if request.want_hidden:
@@ -265,9 +269,11 @@ class Engine:
 
     def _speculate(self, speculator: Speculator) -> None:
         requests = list(self.running)
-        drafts = speculator.draft(requests)
-        x, kept = self._pass(drafts.tokens, drafts.depths, drafts.visible, [r.seen for r in requests])
-        logits = self.target.logits(self.target.normed(x))
+        with record_function("draft"):
+            drafts = speculator.draft(requests)
+        with record_function(f"step[TARGET_VERIFY bs={len(requests)}]"):
+            x, kept = self._pass(drafts.tokens, drafts.depths, drafts.visible, [r.seen for r in requests])
+            logits = self.target.logits(self.target.normed(x))
         best: list[list[int]] = logits.argmax(-1).tolist()
         tokens: list[list[int]] = drafts.tokens.tolist()
         read: dict[str, tuple[list[int], list[int]]] = {}
@@ -287,7 +293,8 @@ class Engine:
                 del request.hidden[len(request.output) :]
             read[request.id] = (nodes, new)
         # The drafter reads what was verified in its own row order, before finished rows are closed up.
-        self._extend(speculator, requests, read, kept)
+        with record_function("draft_extend"):
+            self._extend(speculator, requests, read, kept)
         self._close(requests)
 
     def _extend(

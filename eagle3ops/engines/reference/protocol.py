@@ -4,7 +4,7 @@ A wrong id or a wrong type ends here with a sentence for the client; inside a fo
 in the middle of everybody's batch.
 """
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -59,6 +59,16 @@ class GenerateBody(_Strict):
     stream: bool = False
     return_hidden_states: bool = False
     rid: str | None = None
+
+
+class ProfileBody(_Strict):
+    """Body of `/start_profile`: what SGLang takes, as far as it is done."""
+
+    output_dir: Annotated[str, Field(pattern=r"^/[^\x00]*$")]
+    num_steps: Annotated[int, Field(ge=1, le=1000)]
+    activities: Annotated[list[Literal["CPU", "GPU"]], Field(min_length=1)]
+    with_stack: Literal[False] = False
+    record_shapes: Literal[False] = False
 
 
 class Message(BaseModel):

@@ -4,8 +4,10 @@ import json
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import torch
 from aiohttp import web
 
 from eagle3ops.engines.reference import answers
@@ -13,13 +15,14 @@ from eagle3ops.engines.reference.protocol import (
     BadRequest,
     ChatBody,
     GenerateBody,
+    ProfileBody,
     SamplingBody,
     check_prompt,
     parse,
     prompts_of,
 )
 from eagle3ops.engines.reference.requests import Event, SamplingParams
-from eagle3ops.engines.reference.worker import Ticket, Worker
+from eagle3ops.engines.reference.worker import ProfileRequest, Ticket, Worker
 from eagle3ops.engines.tokenizer import ChatTokenizer, TokenizerError
 
 log = logging.getLogger(__name__)
@@ -88,6 +91,7 @@ class Server:
                 web.get("/server_info", self.server_info),
                 web.get("/get_server_info", self.server_info),
                 web.get("/metrics", self.metrics),
+                web.post("/start_profile", self.start_profile),
                 web.get("/v1/models", self.models),
                 web.post("/v1/chat/completions", self.chat),
             ]
@@ -179,6 +183,16 @@ class Server:
         shape = None if settings is None else (settings.steps, settings.draft_tokens)
         text = answers.metrics(engine.counters, len(engine.running), len(engine.waiting), self.model, shape)
         return web.Response(text=text, content_type="text/plain")
+
+    async def start_profile(self, request: web.Request) -> web.Response:
+        """POST /start_profile: write a trace of the next steps, as SGLang does."""
+        body = parse(ProfileBody, await _json(request))
+        activity = torch.profiler.ProfilerActivity
+        known = {"CPU": activity.CPU, "GPU": activity.CUDA}
+        self.worker.profile(
+            ProfileRequest(Path(body.output_dir), body.num_steps, tuple(known[name] for name in body.activities))
+        )
+        return web.Response(text="Start profiling.\n")
 
     # -- OpenAI API
 

@@ -12,12 +12,26 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from eagle3ops.engines.reference.engine import Engine
+from eagle3ops.engines.reference.protocol import BadRequest
 from eagle3ops.engines.reference.requests import Event, Request, SamplingParams
 
 log = logging.getLogger(__name__)
 _LOG_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """What is to be traced, and where the trace goes."""
+
+    folder: Path
+    steps: int
+    activities: tuple[torch.profiler.ProfilerActivity, ...]
 
 
 class Worker:
@@ -30,6 +44,7 @@ class Worker:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.failed: str | None = None
+        self._profile: ProfileRequest | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -58,7 +73,7 @@ class Worker:
                 if self._stopping:
                     return
             try:
-                engine.step()
+                self._profiled()
             except Exception as error:  # noqa: BLE001 - one broken step must not take the server down
                 self.failed = f"{type(error).__name__}: {error}"
                 log.error("Error: a step of the engine failed: %s\n%s", self.failed, traceback.format_exc())
@@ -66,6 +81,39 @@ class Worker:
             if time.monotonic() - logged > _LOG_EVERY_S:
                 logged = time.monotonic()
                 self._log()
+
+    def profile(self, request: ProfileRequest) -> None:
+        """Trace the next decode steps.
+
+        Raises:
+            BadRequest: a trace is being made.
+        """
+        with self.engine.wake:
+            if self._profile is not None:
+                raise BadRequest("a profile is being made; wait for its file")
+            self._profile = request
+
+    def _profiled(self) -> None:
+        """One step, or as many as a trace is wanted of."""
+        request = self._profile
+        if request is None:
+            self.engine.step()
+            return
+        try:
+            with torch.profiler.profile(activities=request.activities) as trace:
+                for _ in range(request.steps):
+                    if not self.engine.step():
+                        break
+            name = f"{time.time():.6f}-TP-0.trace.json.gz"
+            request.folder.mkdir(parents=True, exist_ok=True)
+            # It appears whole: who waits for it takes what has its name.
+            trace.export_chrome_trace(str(request.folder / f"{name}.part.gz"))
+            (request.folder / f"{name}.part.gz").rename(request.folder / name)
+            log.info("Profile of %d steps: %s", request.steps, request.folder / name)
+        except OSError as error:
+            log.error("Error: no profile can be written to %s: %s", request.folder, error.strerror)
+        finally:
+            self._profile = None
 
     def _log(self) -> None:
         counters = self.engine.counters
