@@ -20,6 +20,7 @@ from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
     from eagle3ops.engines.client import Answer, EngineClient, Sampling
+    from eagle3ops.engines.fleet import Fleet
     from eagle3ops.engines.tokenizer import ChatTokenizer
 
 
@@ -152,20 +153,19 @@ class Generate(Job):
         from eagle3ops.engines.base import ServeSpec
         from eagle3ops.engines.client import Sampling
         from eagle3ops.engines.serving import free_port
-        from eagle3ops.jobs.serve import started
+        from eagle3ops.jobs.serve import started_fleet
 
         engine = ctx.pipeline.engine
-        serve = ServeSpec(
+        serve = ServeSpec.of(
+            engine,
             model=model,
-            dtype=engine.dtype,
-            device=engine.device,
-            max_running_requests=max(engine.max_running_requests, spec.batch * spec.concurrency),
             port=free_port(),
+            # What is in flight is spread over the replicas.
+            max_running_requests=max(
+                engine.max_running_requests, spec.batch * -(-spec.concurrency // engine.replicas)
+            ),
+            temperature=spec.temperature,
             seed=ctx.pipeline.seed,
-            python=engine.python,
-            gpus=engine.gpus,
-            arguments=engine.arguments,
-            variables=engine.environment,
             trust_remote_code=ctx.pipeline.target.trust_remote_code,
         )
         sampling = Sampling(
@@ -177,7 +177,7 @@ class Generate(Job):
         total = sum(len(unit) for unit in units)
         answered = 0
         gate = asyncio.Semaphore(spec.concurrency)
-        async with started(ctx, serve, "engine-generate") as client:
+        async with started_fleet(ctx, serve, "engine-generate") as client:
 
             async def one(number: int) -> None:
                 nonlocal answered
@@ -236,7 +236,7 @@ def encode(tokenizer: "ChatTokenizer", prompt: Prompt, spec: GenerateSpec) -> li
 
 
 async def answer_unit(
-    client: "EngineClient",
+    client: "EngineClient | Fleet",
     unit: Sequence[tuple[Split, Prompt, list[int]]],
     sampling: "Sampling",
     tokenizer: "ChatTokenizer",
@@ -275,7 +275,7 @@ async def answer_unit(
 
 
 async def answer_alone(
-    client: "EngineClient", ids: list[int], sampling: "Sampling", spec: GenerateSpec
+    client: "EngineClient | Fleet", ids: list[int], sampling: "Sampling", spec: GenerateSpec
 ) -> "Answer | str":
     """One prompt with retries; the reason as text when every attempt failed."""
     reason = ""

@@ -19,6 +19,7 @@ from eagle3ops.targets import read_target_info
 if TYPE_CHECKING:
     from eagle3ops.engines.base import ServeSpec
     from eagle3ops.engines.client import EngineClient
+    from eagle3ops.engines.fleet import Fleet
 
 
 class SpeculationSpec(StageSpec):
@@ -85,7 +86,7 @@ class Serve(Job):
         setting = serve_spec(ctx, spec, spec.speculation)
         row = next(row for row in read_answers(ctx.inputs["generate"] / "answers.jsonl") if row.split == "heldout")
         began = time.monotonic()
-        async with started(ctx, setting, "engine-serve") as client:
+        async with started_fleet(ctx, setting, "engine-serve") as client:
             ready_s = time.monotonic() - began
             answer = await client.generate(row.prompt_ids, Sampling(max_new_tokens=32))
             facts: dict[str, Any] = {
@@ -98,7 +99,7 @@ class Serve(Job):
             write_json(ctx.out / "serve.json", facts)
             ctx.artifact(ctx.out / "serve.json", note=f"engine facts; ready after {ready_s:.1f} s")
             ctx.metric("ready_s", ready_s)
-            ctx.info(f"serving at {client.url}")
+            ctx.info(f"serving at {', '.join(client.urls)}")
             if spec.hold:
                 await asyncio.get_running_loop().create_future()
 
@@ -110,6 +111,18 @@ def started(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsyncCont
 
     engine = adapter(ctx.pipeline.engine.name)
     return running(engine, setting, spawn=ctx.spawn, role=role, log=ctx.run_dir / "logs" / f"{role}.log")
+
+
+def started_fleet(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsyncContextManager[Fleet]":
+    """As many of the pipeline's engine as `engine.replicas` says, running as `setting` says, asked as one."""
+    from eagle3ops.engines.registry import adapter
+    from eagle3ops.engines.serving import running_fleet
+
+    engine = ctx.pipeline.engine
+    return running_fleet(
+        adapter(engine.name), setting, engine.replicas,
+        spawn=ctx.spawn, role=role, logs=ctx.run_dir / "logs", report=ctx.warn,
+    )  # fmt: skip
 
 
 def serve_spec(
@@ -133,22 +146,17 @@ def serve_spec(
         override = resolve_layers(spec.aux_layers, info.num_layers, "stages.serve.aux_layers")
     drafter: Path | None = ctx.inputs["train"] / "drafter" if speculation is not None else None
     chosen = speculation or SpeculationSpec()
-    return ServeSpec(
+    return ServeSpec.of(
+        engine,
         model=info.path,
+        port=port or spec.port or free_port(),
         dtype=dtype or engine.dtype,
-        device=engine.device,
         drafter=drafter,
         steps=chosen.steps,
         topk=chosen.topk,
         draft_tokens=chosen.draft_tokens,
         aux_layers=override,
-        max_running_requests=engine.max_running_requests,
         return_hidden_states=return_hidden_states,
-        port=port or spec.port or free_port(),
         seed=ctx.pipeline.seed,
-        python=engine.python,
-        gpus=engine.gpus,
-        arguments=engine.arguments,
-        variables=engine.environment,
         trust_remote_code=ctx.pipeline.target.trust_remote_code,
     )

@@ -96,17 +96,13 @@ def engine_refusal(
     """
     engine = ctx.pipeline.engine
     somewhere = Path("/")
-    asked = ServeSpec(
+    asked = ServeSpec.of(
+        engine,
         model=somewhere,
         port=0,
-        device=engine.device,
         drafter=somewhere if speculation else None,
         aux_layers=AuxLayers((0,), 1) if layers is not None and speculation else None,
         return_hidden_states=hidden_states,
-        python=engine.python,
-        gpus=engine.gpus,
-        arguments=engine.arguments,
-        variables=engine.environment,
     )
     try:
         adapter(engine.name).require(asked)
