@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_jsonl
-from eagle3ops.engines.footprint import engine_forecast, engine_refusal
+from eagle3ops.engines.footprint import engine_forecast, engine_notes, engine_refusal
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.prompts import Prompt, bundled_prompts, load_prompts
 from eagle3ops.runs.context import Context
@@ -102,7 +102,10 @@ class Generate(Job):
                 length=spec.max_new_tokens + 64,
                 tokens=rows * spec.max_new_tokens,
                 disk_bytes=rows * (spec.max_new_tokens + 64) * 8,
-                notes=(f"at most {spec.max_new_tokens} new tokens for each of {rows} prompts",),
+                notes=(
+                    f"at most {spec.max_new_tokens} new tokens for each of {rows} prompts",
+                    *engine_notes(ctx, speculation=False, temperature=spec.temperature),
+                ),
             ),
             refusal=engine_refusal(ctx, speculation=False),
         )

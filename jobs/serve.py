@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, model_validator
 
 from eagle3ops.answers import read_answers
-from eagle3ops.engines.footprint import check_layers, engine_forecast, engine_refusal
+from eagle3ops.engines.footprint import check_layers, engine_forecast, engine_notes, engine_refusal
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from eagle3ops.engines.base import ServeSpec
     from eagle3ops.engines.client import EngineClient
     from eagle3ops.engines.fleet import Fleet
+
+
+POOL_TOKENS_A_REQUEST = 2048
+"""Tokens whose keys and values a server keeps for each request at once, where it may have neighbours on its GPU."""
 
 
 class SpeculationSpec(StageSpec):
@@ -71,19 +75,25 @@ class Serve(Job):
         spec = ctx.spec
         assert isinstance(spec, ServeStageSpec)
         check_layers(ctx, spec.aux_layers, "stages.serve.aux_layers")
-        forecast = engine_forecast(ctx, rows=1, length=512)
+        chosen = spec.speculation
+        notes = engine_notes(
+            ctx, speculation=True, topk=chosen.topk, steps=chosen.steps, draft_tokens=chosen.draft_tokens
+        )
+        forecast = engine_forecast(ctx, rows=1, length=512, notes=notes)
         refusal = engine_refusal(ctx, speculation=True, layers=spec.aux_layers)
         return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=forecast, refusal=refusal)
 
     async def run(self, ctx: Context) -> None:
         """Start, ask one held-out prompt, record, and hold when asked to."""
+        from eagle3ops.engines.base import Explains
         from eagle3ops.engines.client import Sampling
         from eagle3ops.engines.registry import adapter
 
         spec = ctx.spec
         assert isinstance(spec, ServeStageSpec)
         engine = adapter(ctx.pipeline.engine.name)
-        setting = serve_spec(ctx, spec, spec.speculation)
+        setting = serve_spec(ctx, spec, spec.speculation, bounded=not spec.hold)
+        lines = engine.launch_lines(setting) if isinstance(engine, Explains) else ()
         row = next(row for row in read_answers(ctx.inputs["generate"] / "answers.jsonl") if row.split == "heldout")
         began = time.monotonic()
         async with started_fleet(ctx, setting, "engine-serve") as client:
@@ -92,6 +102,10 @@ class Serve(Job):
             facts: dict[str, Any] = {
                 "ready_s": ready_s,
                 "launch_line": engine.launch_line(setting),
+                "launch_lines": list(lines),
+                "urls": client.urls,
+                "starts": [one.start.as_json() for one in client.clients if one.start is not None],
+                "choices": list(engine.explain(setting)) if isinstance(engine, Explains) else [],
                 "model_info": await client.model_info(),
                 "server_info": await client.server_info(),
                 "first_answer": {"prompt_id": row.id, "text": answer.text, "finish_reason": answer.finish_reason},
@@ -110,7 +124,7 @@ def started(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsyncCont
     from eagle3ops.engines.serving import running
 
     engine = adapter(ctx.pipeline.engine.name)
-    return running(engine, setting, spawn=ctx.spawn, role=role, log=ctx.run_dir / "logs" / f"{role}.log")
+    return running(engine, setting, spawn=ctx.spawn, role=role, log=ctx.run_dir / "logs" / f"{role}.log", tell=ctx)
 
 
 def started_fleet(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsyncContextManager[Fleet]":
@@ -121,7 +135,7 @@ def started_fleet(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsy
     engine = ctx.pipeline.engine
     return running_fleet(
         adapter(engine.name), setting, engine.replicas,
-        spawn=ctx.spawn, role=role, logs=ctx.run_dir / "logs", report=ctx.warn,
+        spawn=ctx.spawn, role=role, logs=ctx.run_dir / "logs", tell=ctx,
     )  # fmt: skip
 
 
@@ -133,8 +147,19 @@ def serve_spec(
     dtype: str | None = None,
     return_hidden_states: bool = False,
     port: int | None = None,
+    bounded: bool = True,
 ) -> "ServeSpec":
-    """The engine's settings for this pipeline; without `speculation`, the baseline: the target alone."""
+    """The engine's settings for this pipeline; without `speculation`, the baseline: the target alone.
+
+    Args:
+        ctx: of the stage.
+        spec: of the serve stage.
+        speculation: how it drafts.
+        dtype: other than the pipeline's.
+        return_hidden_states: whether it is to hand over what the drafter would be fed.
+        port: other than the stage's.
+        bounded: it keeps no more than its requests need, so that others fit beside it on the same GPU.
+    """
     from eagle3ops.eagle3.layers import resolve_layers
     from eagle3ops.engines.base import ServeSpec
     from eagle3ops.engines.serving import free_port
@@ -157,6 +182,7 @@ def serve_spec(
         draft_tokens=chosen.draft_tokens,
         aux_layers=override,
         return_hidden_states=return_hidden_states,
+        pool_tokens=POOL_TOKENS_A_REQUEST * engine.max_running_requests if bounded else None,
         seed=ctx.pipeline.seed,
         trust_remote_code=ctx.pipeline.target.trust_remote_code,
     )

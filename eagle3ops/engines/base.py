@@ -88,7 +88,7 @@ class LogFact:
     """What one line of a server's log says.
 
     Attributes:
-        kind: `ready`, `phase`, `decode`, `error`, or `memory`: what a start tells of weights and caches.
+        kind: `ready`, `phase`, `prefill`, `decode`, `error`, or `memory`: what a start tells of graphs and room.
         data: numbers or words by name.
         at: seconds, of a clock that the lines of one log share; None where the line has no time.
     """

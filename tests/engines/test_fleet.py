@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from eagle3ops.engines.base import LogFact, ServeSpec
 from eagle3ops.engines.client import Answer, EngineClient, EngineError, EngineRefused, Sampling
 from eagle3ops.engines.fleet import Fleet
-from eagle3ops.engines.serving import free_port, refuse_taken_port, replicas, running_fleet
+from eagle3ops.engines.places import refuse_taken_port, replicas
+from eagle3ops.engines.serving import free_port, running_fleet
 from eagle3ops.errors import RequestError
 
 ANSWER = Answer(output_ids=[1], text="", finish_reason="stop", prompt_tokens=1, completion_tokens=1, latency_s=0.0)
@@ -145,7 +146,7 @@ class Toy:
         return ""
 
 
-async def test_servers_of_a_fleet_start_and_end_together() -> None:
+async def test_servers_of_a_fleet_start_and_end_together(tmp_path: Path) -> None:
     from aiohttp import web
 
     events: list[tuple[str, str]] = []
@@ -161,11 +162,12 @@ async def test_servers_of_a_fleet_start_and_end_together() -> None:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", int(argv[1])).start()
         events.append(("start", role))
-        yield SimpleNamespace(returncode=None, pid=1)
+        yield SimpleNamespace(returncode=None, pid=1 << 30)
         events.append(("end", role))
         await runner.cleanup()
 
-    spec = ServeSpec(model=Path("/nowhere"), port=free_port(), device="cpu")
+    (tmp_path / "config.json").write_text("{}")
+    spec = ServeSpec(model=tmp_path, port=free_port(), device="cpu")
     async with running_fleet(Toy(), spec, 3, spawn=spawn, role="engine") as many:
         assert len(many.urls) == 3
         assert events[0] == ("start", "engine")
