@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.footprint import check_layers, engine_forecast, engine_notes, engine_refusal
+from eagle3ops.errors import RequestError
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -118,25 +120,61 @@ class Serve(Job):
                 await asyncio.get_running_loop().create_future()
 
 
-def started(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsyncContextManager[EngineClient]":
+@asynccontextmanager
+async def started(ctx: Context, setting: "ServeSpec", role: str) -> "AsyncIterator[EngineClient]":
     """The pipeline's engine, running as `setting` says for as long as the block lasts."""
     from eagle3ops.engines.registry import adapter
     from eagle3ops.engines.serving import running
 
-    engine = adapter(ctx.pipeline.engine.name)
-    return running(engine, setting, spawn=ctx.spawn, role=role, log=ctx.run_dir / "logs" / f"{role}.log", tell=ctx)
+    name = ctx.pipeline.engine.name
+    await asyncio.to_thread(refuse_wrong_drafter, name, setting)
+    log = ctx.run_dir / "logs" / f"{role}.log"
+    async with running(adapter(name), setting, spawn=ctx.spawn, role=role, log=log, tell=ctx) as client:
+        yield client
 
 
-def started_fleet(ctx: Context, setting: "ServeSpec", role: str) -> "AbstractAsyncContextManager[Fleet]":
+@asynccontextmanager
+async def started_fleet(ctx: Context, setting: "ServeSpec", role: str) -> "AsyncIterator[Fleet]":
     """As many of the pipeline's engine as `engine.replicas` says, running as `setting` says, asked as one."""
     from eagle3ops.engines.registry import adapter
     from eagle3ops.engines.serving import running_fleet
 
     engine = ctx.pipeline.engine
-    return running_fleet(
+    await asyncio.to_thread(refuse_wrong_drafter, engine.name, setting)
+    async with running_fleet(
         adapter(engine.name), setting, engine.replicas,
         spawn=ctx.spawn, role=role, logs=ctx.run_dir / "logs", tell=ctx,
-    )  # fmt: skip
+    ) as fleet:  # fmt: skip
+        yield fleet
+
+
+def refuse_wrong_drafter(engine: str, setting: "ServeSpec") -> None:
+    """Return if the engine would load this drafter and feed it what it was trained on, as far as its files tell.
+
+    Configs and headers are read, no weights. An engine that is no installation of its own checks by itself.
+
+    Raises:
+        RequestError: it is of another target, its layer ids make this version fail, or a tensor does not fit.
+    """
+    from eagle3ops.engines.base import Versioned
+    from eagle3ops.engines.registry import adapter
+    from eagle3ops.wiring.lint.lint import lint
+
+    chosen = adapter(engine)
+    if setting.drafter is None or setting.return_hidden_states or not isinstance(chosen, Versioned):
+        return
+    version = chosen.version(setting)
+    wrong = [one for one in lint(setting.drafter, setting.model, engine, version) if one.severity == "error"]
+    if wrong:
+        # That it is another target's explains what does not fit.
+        first = next((one for one in wrong if one.code == "vocab-differs"), wrong[0])
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise RequestError(
+            f"{setting.drafter} cannot be served by {engine} {version}: {first.where}: {first.what}: "
+            f"{first.cause}{more}",
+            remedy=f"{first.fix}; all that is wrong: eagle3ops lint {setting.drafter} --target {setting.model} "
+            f"--engine {engine} --engine-version {version}",
+        )
 
 
 def serve_spec(

@@ -160,3 +160,12 @@ class Explains(Protocol):
     def launch_lines(self, spec: ServeSpec) -> tuple[str, ...]:
         """`launch_line` for every node, by rank."""
         ...
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """An adapter of an engine of which several versions may be installed."""
+
+    def version(self, spec: ServeSpec) -> str:
+        """Of what would be started; raises RequestError if it cannot serve this."""
+        ...

@@ -57,11 +57,15 @@ def engine_forecast(
     except (KeyError, ZeroDivisionError):
         return Forecast(**known)
     cache = 2 * layers * kv_heads * head_dim * width * rows * length
+    engine = ctx.pipeline.engine
     # Checkpoints are stored in two bytes a weight.
     need = engines * (stored * width // 2 + cache)
-    if on_gpu(ctx.pipeline.engine.device):
-        need += engines * _PROCESS_BYTES
+    if on_gpu(engine.device):
+        # Split over its GPUs; replicas have GPUs of their own.
+        parts = max(1, engine.gpus) * (engine.nodes.count if engine.nodes else 1)
+        need = need // parts + engines * _PROCESS_BYTES
         return Forecast(gpu_memory_bytes=need, **known)
+    engines, need = engines * engine.replicas, need * engine.replicas
     need += engines * PROCESS_BYTES.get(ctx.pipeline.engine.name, _PROCESS_BYTES)
     return Forecast(memory_bytes=need, **known)
 

@@ -16,7 +16,7 @@ from eagle3ops import assets
 from eagle3ops.engines.base import LogFact, ServeSpec, on_gpu, speculation_flags
 from eagle3ops.engines.gpu_memory import capability
 from eagle3ops.engines.sglang import flags, requirements
-from eagle3ops.engines.sglang.defaults import Choice, Gpu, choices
+from eagle3ops.engines.sglang.defaults import CAPTURE_FRACTION, Choice, Gpu, choices
 from eagle3ops.engines.sglang.installation import Installation, installation, interpreter, numbers
 from eagle3ops.engines.sglang.log import READY, parse_line
 from eagle3ops.errors import Eagle3opsError
@@ -156,6 +156,8 @@ class SglangAdapter:
         else:
             tokens = max(_CPU_POOL_TOKENS, _CPU_POOL_TOKENS_A_REQUEST * spec.max_running_requests)
             argv += [*_CPU_FLAGS, "--max-total-tokens", str(tokens)]
+            if spec.return_hidden_states:
+                argv += ["--mem-fraction-static", f"{CAPTURE_FRACTION:g}"]
         if spec.trust_remote_code:
             argv.append("--trust-remote-code")
         if spec.context_length is not None:
