@@ -16,6 +16,7 @@ from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
+from eagle3ops.spec.models import EngineSpec
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class GenerateSpec(StageSpec):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     batch: int = Field(default=32, ge=1)
     """Prompts in one request; the unit that is redone after a kill."""
-    concurrency: int = Field(default=1, ge=1)
-    """Requests in flight. With more than one, a bf16 engine's batches, and so its near-ties, depend on timing."""
+    concurrency: int | None = Field(default=None, ge=1)
+    """Requests in flight. Left out: one for the reference engine, for others as many as keep all replicas busy. With
+    more than one, a bf16 engine's batches, and so its near-ties, depend on timing."""
     retries: int = Field(default=2, ge=0)
     request_timeout_s: float = Field(default=900.0, gt=0)
     reasoning: Literal["keep", "refuse"] = "keep"
@@ -58,6 +60,23 @@ class GenerateSpec(StageSpec):
     def _absolute(cls, value: str) -> str:
         # The run may be started, or resumed, from another folder.
         return value if value == BUNDLED else str(Path(value).expanduser().absolute())
+
+
+def in_flight(spec: GenerateSpec, engine: EngineSpec) -> int:
+    """Requests, of `spec.batch` prompts each, that are under way at once."""
+    if spec.concurrency is not None:
+        return spec.concurrency
+    if engine.name == "reference":
+        return engine.replicas
+    # One more than are answered at once: the next one waits where the engine finds it.
+    return engine.replicas * (-(-engine.max_running_requests // spec.batch) + 1)
+
+
+def most_requests(spec: GenerateSpec, engine: EngineSpec) -> int:
+    """Prompts that each replica answers at once."""
+    if spec.concurrency is None and engine.name != "reference":
+        return engine.max_running_requests
+    return max(engine.max_running_requests, spec.batch * -(-in_flight(spec, engine) // engine.replicas))
 
 
 class Generate(Job):
@@ -98,13 +117,18 @@ class Generate(Job):
             outputs=("answers.jsonl", "summary.json"),
             forecast=engine_forecast(
                 ctx,
-                rows=spec.batch * spec.concurrency,
+                rows=most_requests(spec, ctx.pipeline.engine),
                 length=spec.max_new_tokens + 64,
                 tokens=rows * spec.max_new_tokens,
                 disk_bytes=rows * (spec.max_new_tokens + 64) * 8,
                 notes=(
                     f"at most {spec.max_new_tokens} new tokens for each of {rows} prompts",
-                    *engine_notes(ctx, speculation=False, temperature=spec.temperature),
+                    *engine_notes(
+                        ctx,
+                        speculation=False,
+                        temperature=spec.temperature,
+                        max_running_requests=most_requests(spec, ctx.pipeline.engine),
+                    ),
                 ),
             ),
             refusal=engine_refusal(ctx, speculation=False),
@@ -163,10 +187,7 @@ class Generate(Job):
             engine,
             model=model,
             port=free_port(),
-            # What is in flight is spread over the replicas.
-            max_running_requests=max(
-                engine.max_running_requests, spec.batch * -(-spec.concurrency // engine.replicas)
-            ),
+            max_running_requests=most_requests(spec, engine),
             temperature=spec.temperature,
             seed=ctx.pipeline.seed,
             trust_remote_code=ctx.pipeline.target.trust_remote_code,
@@ -179,7 +200,7 @@ class Generate(Job):
         )
         total = sum(len(unit) for unit in units)
         answered = 0
-        gate = asyncio.Semaphore(spec.concurrency)
+        gate = asyncio.Semaphore(in_flight(spec, engine))
         async with started_fleet(ctx, serve, "engine-generate") as client:
 
             async def one(number: int) -> None:

@@ -90,6 +90,7 @@ class Serve(Job):
         from eagle3ops.engines.base import Explains
         from eagle3ops.engines.client import Sampling
         from eagle3ops.engines.registry import adapter
+        from eagle3ops.engines.sglang.server_info import parse_server_info
 
         spec = ctx.spec
         assert isinstance(spec, ServeStageSpec)
@@ -101,6 +102,10 @@ class Serve(Job):
         async with started_fleet(ctx, setting, "engine-serve") as client:
             ready_s = time.monotonic() - began
             answer = await client.generate(row.prompt_ids, Sampling(max_new_tokens=32))
+            info = await client.server_info()
+            told = parse_server_info(info) if engine.name == "sglang" else None
+            if told is not None and told.speculative_algorithm is None:
+                ctx.warn("the server says that it does not speculate, although it was started with a drafter")
             facts: dict[str, Any] = {
                 "ready_s": ready_s,
                 "launch_line": engine.launch_line(setting),
@@ -109,7 +114,8 @@ class Serve(Job):
                 "starts": [one.start.as_json() for one in client.clients if one.start is not None],
                 "choices": list(engine.explain(setting)) if isinstance(engine, Explains) else [],
                 "model_info": await client.model_info(),
-                "server_info": await client.server_info(),
+                "server_info": info,
+                "server_facts": None if told is None else told.as_json(),
                 "first_answer": {"prompt_id": row.id, "text": answer.text, "finish_reason": answer.finish_reason},
             }
             write_json(ctx.out / "serve.json", facts)
@@ -117,7 +123,28 @@ class Serve(Job):
             ctx.metric("ready_s", ready_s)
             ctx.info(f"serving at {', '.join(client.urls)}")
             if spec.hold:
-                await asyncio.get_running_loop().create_future()
+                await hold(ctx, client)
+
+
+async def hold(ctx: Context, fleet: "Fleet", every_s: float = 5.0) -> None:
+    """Keep serving until this task is cancelled; tells of a replica that ends, and ends with the last one.
+
+    Raises:
+        EngineError: none of the servers lives any more.
+    """
+    from eagle3ops.engines.client import EngineError, log_tail
+
+    living = fleet.clients
+    while True:
+        for client in list(living):
+            if client.process is None or client.process.returncode is None:
+                continue
+            living.remove(client)
+            why = f"{client.url} has ended with code {client.process.returncode}"
+            if not living:
+                raise EngineError(f"{why}; {log_tail(client.log)}")
+            ctx.warn(f"{why}; {len(living)} of {len(fleet.served)} servers are left")
+        await asyncio.sleep(every_s)
 
 
 @asynccontextmanager
