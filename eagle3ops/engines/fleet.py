@@ -1,7 +1,8 @@
 """How are requests spread over several servers that serve the same, and what happens when one of them dies?
 
 A request goes to the replica with the fewest open ones. A replica that fails a request and then does not answer
-`/health` is taken out; what it was asked goes to another. The last one's failure is the caller's.
+`/health` is taken out; what it was asked goes to another, once: a request at which two servers died is not given to a
+third.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from eagle3ops.engines.client import Answer, EngineClient, EngineError, Sampling
 
 T = TypeVar("T")
+_MOST_DEATHS = 2
 
 
 @dataclass(slots=True)
@@ -87,7 +89,8 @@ class Fleet:
 
     async def _ask(self, question: Callable[[EngineClient], Awaitable[T]]) -> T:
         last: EngineError | None = None
-        while living := self._living():
+        died = 0
+        while died < _MOST_DEATHS and (living := self._living()):
             replica = min(living, key=lambda one: (one.open, one.served))
             replica.open += 1
             try:
@@ -98,6 +101,7 @@ class Fleet:
                     # It lives, so it is the request that failed: another would fail as well.
                     raise
                 self._take_out(replica, error.what)
+                died += 1
                 continue
             finally:
                 replica.open -= 1

@@ -125,7 +125,11 @@ def engine_notes(
         known: further fields of the `ServeSpec`.
     """
     engine = ctx.pipeline.engine
-    chosen = adapter(engine.name)
+    try:
+        chosen = adapter(engine.name)
+    except Eagle3opsError:
+        # That there is none is the refusal's to tell.
+        return ()
     notes = []
     if engine.replicas > 1:
         each = f", each with {engine.gpus} GPUs of its own" if on_gpu(engine.device) else ""

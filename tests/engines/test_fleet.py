@@ -81,6 +81,15 @@ async def test_when_none_is_left_the_last_failure_is_told() -> None:
         await both.generate([1], Sampling())
 
 
+async def test_a_request_that_kills_is_not_given_to_every_server() -> None:
+    stands = [Stand(f"http://{name}", alive=False) for name in "abcd"]
+    many = fleet(*stands)
+    with pytest.raises(EngineError, match="is dead"):
+        await many.generate([1], Sampling())
+    assert sum(stand.asked for stand in stands) == 2
+    assert len(many.urls) == 2
+
+
 async def test_a_refused_request_is_nobodys_death() -> None:
     stand = Stand("http://a")
     stand.refuses = True
