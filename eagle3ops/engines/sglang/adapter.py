@@ -99,8 +99,13 @@ class SglangAdapter:
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
             # A crashed server would keep its GPUs for a minute more, waiting for a core dump that nobody asked for.
             "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
-            # Its watchdogs call py-spy, which comes with eagle3ops.
-            "PATH": os.pathsep.join(filter(None, (os.environ.get("PATH"), str(Path(sys.executable).parent)))),
+            # Its watchdogs call py-spy, which comes with eagle3ops; its compilations ninja, which comes with it.
+            "PATH": os.pathsep.join(
+                [
+                    os.environ.get("PATH", os.defpath),
+                    *(str(Path(one).parent) for one in (interpreter(spec.python), sys.executable)),
+                ]
+            ),
         }
         if spec.return_hidden_states:
             variables |= {
