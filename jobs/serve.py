@@ -193,8 +193,8 @@ def refuse_wrong_drafter(engine: str, setting: "ServeSpec") -> None:
     version = chosen.version(setting)
     wrong = [one for one in lint(setting.drafter, setting.model, engine, version) if one.severity == "error"]
     if wrong:
-        # That it is another target's explains what does not fit.
-        first = next((one for one in wrong if one.code == "vocab-differs"), wrong[0])
+        # That it is another target's, or wired as nothing can be, explains the rest.
+        first = min(wrong, key=lambda one: (one.code != "vocab-differs", not one.code.startswith("ids-")))
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise RequestError(
             f"{setting.drafter} cannot be served by {engine} {version}: {first.where}: {first.what}: "

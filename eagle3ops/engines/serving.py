@@ -79,12 +79,14 @@ async def running(
             try:
                 await client.wait_ready(process, patience_s(spec) if timeout_s is None else timeout_s)
                 ready_s = time.monotonic() - began
+                # One that dies later can no longer be looked at.
+                last = await asyncio.to_thread(_look, process.pid, spec)
                 client.start = await asyncio.to_thread(read_start, adapter, log, offset, ready_s)
                 if tell is not None:
                     tell.info(f"{role}: {client.start}")
                 yield client
             finally:
-                last = await asyncio.to_thread(_look, process.pid, spec)
+                last = last.then(await asyncio.to_thread(_look, process.pid, spec))
     finally:
         await asyncio.shield(asyncio.to_thread(_prove_gone, last, spec, role, tell))
 
@@ -113,6 +115,13 @@ class _Last:
         self.processes = dict(processes or {})
         self.held: dict[int, int] = {}
         self.used: dict[int, int] = {}
+
+    def then(self, later: "_Last") -> "_Last":
+        """What is known after another look: one that shows nothing on the GPUs does not take back what was seen."""
+        both = _Last(self.processes | later.processes)
+        newest = later if later.held else self
+        both.held, both.used = newest.held, newest.used
+        return both
 
 
 def _look(pid: int, spec: ServeSpec) -> _Last:

@@ -20,7 +20,12 @@ from eagle3ops.engines.sglang import flags
 from eagle3ops.engines.sglang.adapter import SglangAdapter
 from eagle3ops.engines.sglang.defaults import Gpu, choices, own_attention
 from eagle3ops.engines.sglang.installation import Installation
-from eagle3ops.errors import Refused, RequestError
+from eagle3ops.errors import Refused, RequestError, SpecError
+from eagle3ops.jobs.serve import refuse_wrong_drafter
+from eagle3ops.runs.job import load_registry
+from eagle3ops.runs.keys import stage_keys
+from eagle3ops.runs.planning import plan_stages
+from eagle3ops.spec.load import parse_pipeline
 from eagle3ops.telemetry.gpus import GpuFacts, GpuProcess
 
 SGLANG = SglangAdapter()
@@ -343,3 +348,86 @@ def test_memory_that_stays_is_told_of() -> None:
     assert nobody.kept == ["GPU 0: 20.0 GiB in use by nobody that the driver names"]
     assert "is not back" in str(nobody)
     assert "nothing can be said" in str(Returned())
+
+
+def test_the_plan_says_what_is_chosen_and_why(staged: ServeSpec, tmp_path: Path) -> None:
+    registry = load_registry()
+    text = (
+        "schema: 1\nname: a\ntarget: {model: tiny-random}\n"
+        f"engine: {{name: sglang, device: cuda, replicas: 2, gpus: 2, python: {staged.python}, "
+        f"environment: {{PYTHONPATH: '{staged.variables['PYTHONPATH']}'}}}}\n"
+        "stages: {generate: {temperature: 0.7}}\n"
+    )
+    pipeline = parse_pipeline(text, "a.yaml", registry.specs())
+    stages = {stage.name: stage for stage in plan_stages(pipeline, registry, tmp_path / "root", tmp_path)}
+    notes = "\n".join(stages["serve"].plan.forecast.notes)
+    assert "2 replicas, each with 2 GPUs of its own" in notes
+    assert "attention backend triton instead of fa3" in notes
+    assert "with a drafter greedy answers only" in notes
+    assert stages["serve"].plan.refusal is None
+    assert stages["generate"].plan.refusal is None
+    assert stages["serve"].gpus == 4
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "{name: reference, attention_backend: triton}",
+        "{name: sglang, replicas: 2, nodes: {count: 2, coordinator: 'a:1'}}",
+        "{name: sglang, nodes: {count: 2, rank: 2, coordinator: 'a:1'}}",
+        "{name: sglang, nodes: {count: 2, coordinator: 'a'}}",
+        "{name: sglang, nodes: {count: 2, coordinator: 'a:70000'}}",
+        "{name: sglang, memory_fraction: 1.0}",
+        "{name: sglang, attention_backend: --triton}",
+    ],
+)
+def test_settings_that_contradict_are_refused_by_the_file(engine: str) -> None:
+    with pytest.raises(SpecError):
+        parse_pipeline(f"schema: 1\nname: a\ntarget: {{model: m}}\nengine: {engine}\n", "a", load_registry().specs())
+
+
+def test_where_a_stage_runs_is_no_part_of_its_key() -> None:
+    def key(more: str) -> str:
+        text = f"schema: 1\nname: a\ntarget: {{model: m}}\nengine: {{name: sglang{more}}}\n"
+        return stage_keys(parse_pipeline(text, "a", load_registry().specs()), load_registry())["generate"]
+
+    assert key("") == key(", replicas: 4, gpus: 2, memory_fraction: 0.5")
+    assert key("") == key(", nodes: {count: 2, coordinator: '[fe80::1]:20000'}")
+    assert key("") != key(", attention_backend: triton")
+
+
+DRAFTER = {
+    "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 1000, "draft_vocab_size": 1000, "rms_norm_eps": 1e-5,
+    "num_hidden_layers": 1, "model_type": "llama", "tie_word_embeddings": False,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5], "use_aux_hidden_state": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"vocab_size": 900, "draft_vocab_size": 900}, r"vocab_size: is 900; of the target it is 1000"),
+        (
+            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 3, 5]}},
+            r"boundary 0 \(embedding\) makes the engine",
+        ),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 7]}}, r"boundary 8 .* is dropped without a word"),
+    ],
+)
+def test_a_drafter_that_would_fail_is_refused_by_its_files(
+    change: dict[str, object], says: str, staged: ServeSpec, tmp_path: Path
+) -> None:
+    target, drafter = tmp_path / "target", tmp_path / "drafter"
+    for folder, config in (
+        (target, {**DRAFTER, "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 8}),
+        (drafter, {**DRAFTER, **change}),
+    ):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+    spec = replace(staged, model=target, drafter=drafter)
+    with pytest.raises(RequestError, match=says) as caught:
+        refuse_wrong_drafter("sglang", spec)
+    assert "eagle3ops lint" in str(caught.value)
+    refuse_wrong_drafter("sglang", replace(spec, return_hidden_states=True))
+    refuse_wrong_drafter("reference", spec)
