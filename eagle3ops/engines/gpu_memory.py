@@ -1,10 +1,12 @@
 """Is there room on the GPUs for a server, and is its memory back once it has ended?"""
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from eagle3ops.engines.base import ServeSpec, on_gpu
 from eagle3ops.errors import Refused
@@ -20,7 +22,7 @@ TOLERANCE = 512 << 20
 RETURN_WAIT_S = 50.0
 ROOM_WAIT_S = 20.0
 """So long a server that has just ended may take to give its memory back before the next is refused for want of it."""
-_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 Look = Callable[[], list[GpuFacts]]
 
@@ -58,14 +60,36 @@ def least_bytes(spec: ServeSpec) -> int | None:
     weights = _weights(spec.model)
     if not weights:
         return None
-    # Checkpoints are stored in two bytes a weight.
-    target = weights * _WIDTH.get(spec.dtype, 2) // 2 // max(1, spec.gpus * spec.nodes)
+    target = weights * _grows(spec) // 2 // max(1, spec.gpus * spec.nodes)
     draft = 0 if spec.drafter is None or spec.return_hidden_states else _weights(spec.drafter)
     return target + draft + CONTEXT_BYTES
 
 
+def _grows(spec: ServeSpec) -> int:
+    """Twice the factor by which the weights are larger in memory than in their files."""
+    config = _json(spec.model / "config.json")
+    if "quantization_config" in config:
+        return 2
+    stored = config.get("dtype", config.get("torch_dtype"))
+    if spec.dtype == "auto":
+        return 2
+    return 2 * _WIDTH[spec.dtype] // (4 if stored == "float32" else 2)
+
+
 def _weights(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    """Bytes of the files that an engine loads; another copy in the same folder is not counted."""
+    named = _json(folder / "model.safetensors.index.json").get("weight_map")
+    files = {folder / name for name in named.values() if isinstance(name, str)} if isinstance(named, dict) else set()
+    files = files or set(folder.glob("model*.safetensors")) or set(folder.glob("*.safetensors"))
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def require_room(

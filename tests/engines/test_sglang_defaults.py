@@ -324,6 +324,25 @@ def test_a_target_that_does_not_fit_what_is_free_is_refused_with_figures(model: 
     require_room(replace(spec, device="cpu"), lambda _: pytest.fail("there is no GPU to ask"), 0)
 
 
+def test_weights_are_counted_once_and_as_they_will_be_kept(tmp_path: Path) -> None:
+    def need(config: dict[str, object], dtype: str = "bfloat16") -> int:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        found = least_bytes(replace(GPU, model=tmp_path, dtype=dtype))
+        assert found is not None
+        return found
+
+    assert least_bytes(replace(GPU, model=tmp_path)) is None
+    for name in ("model-00001.safetensors", "consolidated.safetensors"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(8 << 30)
+    alone = need({})
+    assert need({}, "float32") - alone == 8 << 30
+    assert alone - need({"torch_dtype": "float32"}) == 4 << 30
+    assert need({"quantization_config": {}}, "float32") == alone
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "consolidated.safetensors"}}')
+    assert need({}) == alone
+
+
 def test_memory_that_is_just_coming_back_is_waited_for(model: Path) -> None:
     looks = iter([[gpu(0, 90 << 30)], [gpu(0, 90 << 30)], [gpu()]])
     require_room(replace(GPU, model=model), lambda _: next(looks), 30)
