@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_jsonl
-from eagle3ops.engines.footprint import engine_forecast, engine_refusal
+from eagle3ops.engines.footprint import engine_forecast, engine_notes, engine_refusal
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.prompts import Prompt, bundled_prompts, load_prompts
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
+from eagle3ops.spec.models import EngineSpec
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
     from eagle3ops.engines.client import Answer, EngineClient, Sampling
+    from eagle3ops.engines.fleet import Fleet
     from eagle3ops.engines.tokenizer import ChatTokenizer
 
 
@@ -43,8 +45,9 @@ class GenerateSpec(StageSpec):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     batch: int = Field(default=32, ge=1)
     """Prompts in one request; the unit that is redone after a kill."""
-    concurrency: int = Field(default=1, ge=1)
-    """Requests in flight. With more than one, a bf16 engine's batches, and so its near-ties, depend on timing."""
+    concurrency: int | None = Field(default=None, ge=1)
+    """Requests in flight. Left out: one for the reference engine, for others as many as keep all replicas busy. With
+    more than one, a bf16 engine's batches, and so its near-ties, depend on timing."""
     retries: int = Field(default=2, ge=0)
     request_timeout_s: float = Field(default=900.0, gt=0)
     reasoning: Literal["keep", "refuse"] = "keep"
@@ -57,6 +60,23 @@ class GenerateSpec(StageSpec):
     def _absolute(cls, value: str) -> str:
         # The run may be started, or resumed, from another folder.
         return value if value == BUNDLED else str(Path(value).expanduser().absolute())
+
+
+def in_flight(spec: GenerateSpec, engine: EngineSpec) -> int:
+    """Requests, of `spec.batch` prompts each, that are under way at once."""
+    if spec.concurrency is not None:
+        return spec.concurrency
+    if engine.name == "reference":
+        return engine.replicas
+    # One more than are answered at once: the next one waits where the engine finds it.
+    return engine.replicas * (-(-engine.max_running_requests // spec.batch) + 1)
+
+
+def most_requests(spec: GenerateSpec, engine: EngineSpec) -> int:
+    """Prompts that each replica answers at once."""
+    if spec.concurrency is None and engine.name != "reference":
+        return engine.max_running_requests
+    return max(engine.max_running_requests, spec.batch * -(-in_flight(spec, engine) // engine.replicas))
 
 
 class Generate(Job):
@@ -97,11 +117,19 @@ class Generate(Job):
             outputs=("answers.jsonl", "summary.json"),
             forecast=engine_forecast(
                 ctx,
-                rows=spec.batch * spec.concurrency,
+                rows=most_requests(spec, ctx.pipeline.engine),
                 length=spec.max_new_tokens + 64,
                 tokens=rows * spec.max_new_tokens,
                 disk_bytes=rows * (spec.max_new_tokens + 64) * 8,
-                notes=(f"at most {spec.max_new_tokens} new tokens for each of {rows} prompts",),
+                notes=(
+                    f"at most {spec.max_new_tokens} new tokens for each of {rows} prompts",
+                    *engine_notes(
+                        ctx,
+                        speculation=False,
+                        temperature=spec.temperature,
+                        max_running_requests=most_requests(spec, ctx.pipeline.engine),
+                    ),
+                ),
             ),
             refusal=engine_refusal(ctx, speculation=False),
         )
@@ -152,20 +180,16 @@ class Generate(Job):
         from eagle3ops.engines.base import ServeSpec
         from eagle3ops.engines.client import Sampling
         from eagle3ops.engines.serving import free_port
-        from eagle3ops.jobs.serve import started
+        from eagle3ops.jobs.serve import started_fleet
 
         engine = ctx.pipeline.engine
-        serve = ServeSpec(
+        serve = ServeSpec.of(
+            engine,
             model=model,
-            dtype=engine.dtype,
-            device=engine.device,
-            max_running_requests=max(engine.max_running_requests, spec.batch * spec.concurrency),
             port=free_port(),
+            max_running_requests=most_requests(spec, engine),
+            temperature=spec.temperature,
             seed=ctx.pipeline.seed,
-            python=engine.python,
-            gpus=engine.gpus,
-            arguments=engine.arguments,
-            variables=engine.environment,
             trust_remote_code=ctx.pipeline.target.trust_remote_code,
         )
         sampling = Sampling(
@@ -176,8 +200,8 @@ class Generate(Job):
         )
         total = sum(len(unit) for unit in units)
         answered = 0
-        gate = asyncio.Semaphore(spec.concurrency)
-        async with started(ctx, serve, "engine-generate") as client:
+        gate = asyncio.Semaphore(in_flight(spec, engine))
+        async with started_fleet(ctx, serve, "engine-generate") as client:
 
             async def one(number: int) -> None:
                 nonlocal answered
@@ -236,7 +260,7 @@ def encode(tokenizer: "ChatTokenizer", prompt: Prompt, spec: GenerateSpec) -> li
 
 
 async def answer_unit(
-    client: "EngineClient",
+    client: "EngineClient | Fleet",
     unit: Sequence[tuple[Split, Prompt, list[int]]],
     sampling: "Sampling",
     tokenizer: "ChatTokenizer",
@@ -275,7 +299,7 @@ async def answer_unit(
 
 
 async def answer_alone(
-    client: "EngineClient", ids: list[int], sampling: "Sampling", spec: GenerateSpec
+    client: "EngineClient | Fleet", ids: list[int], sampling: "Sampling", spec: GenerateSpec
 ) -> "Answer | str":
     """One prompt with retries; the reason as text when every attempt failed."""
     reason = ""

@@ -7,9 +7,10 @@ answers are asked for through `EngineClient`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.spec.models import EngineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,40 @@ class ServeSpec:
     """Further words of the command line; they come last."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables."""
+    attention_backend: str | None = None
+    """By the engine's own name; None: what suits the model, the GPU and what is installed."""
+    memory_fraction: float | None = None
+    """Part of the GPU memory for weights and the cache of keys and values; None: the engine's own."""
+    pool_tokens: int | None = None
+    """Tokens whose keys and values are kept at most; None: as many as there is memory for. Needed where several servers
+    share a GPU: the first would take all of it."""
+    temperature: float = 0.0
+    """The highest that will be asked for; 0: greedy only."""
+    nodes: int = 1
+    """Machines over which the server is spread, each with `gpus`."""
+    node_rank: int = 0
+    """Which of them this is."""
+    coordinator: str | None = None
+    """`HOST:PORT` at which the nodes find each other."""
+
+    @classmethod
+    def of(cls, engine: EngineSpec, *, model: Path, port: int, **known: Any) -> "ServeSpec":
+        """What a pipeline's `engine` section says of a server; `known` are further fields, which win."""
+        settings: dict[str, Any] = {
+            "dtype": engine.dtype,
+            "device": engine.device,
+            "max_running_requests": engine.max_running_requests,
+            "python": engine.python,
+            "gpus": engine.gpus,
+            "arguments": engine.arguments,
+            "variables": engine.environment,
+            "attention_backend": engine.attention_backend,
+            "memory_fraction": engine.memory_fraction,
+        }
+        if engine.nodes is not None:
+            nodes = engine.nodes
+            settings |= {"nodes": nodes.count, "node_rank": nodes.rank, "coordinator": nodes.coordinator}
+        return cls(model=model, port=port, **settings | known)
 
     @property
     def url(self) -> str:
@@ -53,12 +88,14 @@ class LogFact:
     """What one line of a server's log says.
 
     Attributes:
-        kind: `ready`, `phase`, `decode` or `error`.
+        kind: `ready`, `phase`, `prefill`, `decode`, `error`, or `memory`: what a start tells of graphs and room.
         data: numbers or words by name.
+        at: seconds, of a clock that the lines of one log share; None where the line has no time.
     """
 
     kind: str
     data: dict[str, float | str] = field(default_factory=dict)
+    at: float | None = field(default=None, compare=False)
 
 
 def on_gpu(device: str) -> bool:
@@ -109,4 +146,26 @@ class Adapter(Protocol):
 
     def launch_line(self, spec: ServeSpec) -> str:
         """The same command for a person to copy, quoted for a shell."""
+        ...
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """An adapter that chooses something itself."""
+
+    def explain(self, spec: ServeSpec) -> tuple[str, ...]:
+        """What it chooses for `spec` here, and why, a sentence each; nothing where it is not installed."""
+        ...
+
+    def launch_lines(self, spec: ServeSpec) -> tuple[str, ...]:
+        """`launch_line` for every node, by rank."""
+        ...
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """An adapter of an engine of which several versions may be installed."""
+
+    def version(self, spec: ServeSpec) -> str:
+        """Of what would be started; raises RequestError if it cannot serve this."""
         ...

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 import aiohttp
 
+from eagle3ops.engines.starts import Start
 from eagle3ops.errors import Eagle3opsError, RequestError
 
 _TAIL_LINES = 25
@@ -168,6 +169,8 @@ class EngineClient:
         self.url = url.rstrip("/")
         self.log = log
         self.process: Process | None = None
+        self.start: Start | None = None
+        """What its start took, where it was started and read here."""
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=10)
         self._session: aiohttp.ClientSession | None = None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
-from eagle3ops.engines.base import ServeSpec, on_gpu
+from eagle3ops.engines.base import Explains, ServeSpec, on_gpu
 from eagle3ops.engines.registry import adapter
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.job import Forecast, PlanContext
@@ -57,11 +57,15 @@ def engine_forecast(
     except (KeyError, ZeroDivisionError):
         return Forecast(**known)
     cache = 2 * layers * kv_heads * head_dim * width * rows * length
+    engine = ctx.pipeline.engine
     # Checkpoints are stored in two bytes a weight.
     need = engines * (stored * width // 2 + cache)
-    if on_gpu(ctx.pipeline.engine.device):
-        need += engines * _PROCESS_BYTES
+    if on_gpu(engine.device):
+        # Split over its GPUs; replicas have GPUs of their own.
+        parts = max(1, engine.gpus) * (engine.nodes.count if engine.nodes else 1)
+        need = need // parts + engines * _PROCESS_BYTES
         return Forecast(gpu_memory_bytes=need, **known)
+    engines, need = engines * engine.replicas, need * engine.replicas
     need += engines * PROCESS_BYTES.get(ctx.pipeline.engine.name, _PROCESS_BYTES)
     return Forecast(memory_bytes=need, **known)
 
@@ -84,7 +88,12 @@ def _stored_weights(ctx: PlanContext) -> int | None:
 
 
 def engine_refusal(
-    ctx: PlanContext, *, speculation: bool, hidden_states: bool = False, layers: AuxLayersSpec | None = None
+    ctx: PlanContext,
+    *,
+    speculation: bool,
+    hidden_states: bool = False,
+    layers: AuxLayersSpec | None = None,
+    temperature: float = 0.0,
 ) -> Eagle3opsError | None:
     """Why the pipeline's engine cannot do here what a stage asks of it; None where it can.
 
@@ -93,23 +102,66 @@ def engine_refusal(
         speculation: whether it needs the drafter served.
         hidden_states: whether it needs what the engine feeds the drafter.
         layers: other aux layers than the drafter's own.
+        temperature: the highest that it asks for.
     """
-    engine = ctx.pipeline.engine
-    somewhere = Path("/")
-    asked = ServeSpec(
-        model=somewhere,
-        port=0,
-        device=engine.device,
-        drafter=somewhere if speculation else None,
-        aux_layers=AuxLayers((0,), 1) if layers is not None and speculation else None,
-        return_hidden_states=hidden_states,
-        python=engine.python,
-        gpus=engine.gpus,
-        arguments=engine.arguments,
-        variables=engine.environment,
-    )
+    asked = _asked(ctx, speculation, hidden_states, layers, temperature=temperature)
     try:
-        adapter(engine.name).require(asked)
+        adapter(ctx.pipeline.engine.name).require(asked)
     except Eagle3opsError as error:
         return error
     return None
+
+
+def engine_notes(
+    ctx: PlanContext, *, speculation: bool, hidden_states: bool = False, topk: int = 1, **known: Any
+) -> tuple[str, ...]:
+    """What the engine's adapter chooses for a stage on this machine, and why, for its plan.
+
+    Args:
+        ctx: of the stage.
+        speculation: whether it needs the drafter served.
+        hidden_states: whether it needs what the engine feeds the drafter.
+        topk: branches of the drafts.
+        known: further fields of the `ServeSpec`.
+    """
+    engine = ctx.pipeline.engine
+    try:
+        chosen = adapter(engine.name)
+    except Eagle3opsError:
+        # That there is none is the refusal's to tell.
+        return ()
+    notes = []
+    if engine.replicas > 1:
+        each = f", each with {engine.gpus} GPUs of its own" if on_gpu(engine.device) else ""
+        notes.append(f"{engine.replicas} replicas{each}; requests are spread over them")
+    if isinstance(chosen, Explains):
+        asked = _asked(ctx, speculation, hidden_states, None, topk=topk, **known)
+        notes += chosen.explain(asked)
+    return tuple(notes)
+
+
+def _asked(
+    ctx: PlanContext, speculation: bool, hidden_states: bool, layers: AuxLayersSpec | None, **known: Any
+) -> ServeSpec:
+    """What a stage would serve, as far as that is known before the stages it needs have run."""
+    somewhere = Path("/")
+    return ServeSpec.of(
+        ctx.pipeline.engine,
+        model=_target_folder(ctx) or somewhere,
+        port=0,
+        drafter=somewhere if speculation else None,
+        aux_layers=AuxLayers((0,), 1) if layers is not None and speculation else None,
+        return_hidden_states=hidden_states,
+        trust_remote_code=ctx.pipeline.target.trust_remote_code,
+        **known,
+    )
+
+
+def _target_folder(ctx: PlanContext) -> Path | None:
+    if "fetch" in ctx.inputs:
+        try:
+            return Path(json.loads((ctx.inputs["fetch"] / "target.json").read_text(encoding="utf-8"))["path"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+    folder = Path(ctx.pipeline.target.model).expanduser()
+    return folder if (folder / "config.json").is_file() else None

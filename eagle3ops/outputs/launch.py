@@ -26,6 +26,7 @@ def launch_line(run: RunDirectory, case: Case, setting: str) -> str:
         raise RequestError(f"{run.run_id}: what is to be served at {setting!r} is not known")
     pipeline = pipeline_of(run)
     engine, stage = mapping(pipeline.get("engine")), mapping(mapping(pipeline.get("stages")).get("serve"))
+    fraction, backend = engine.get("memory_fraction"), text(engine.get("attention_backend"))
     spec = ServeSpec(
         model=Path(case.target.path),
         port=count(stage.get("port")) or PORT,
@@ -39,6 +40,8 @@ def launch_line(run: RunDirectory, case: Case, setting: str) -> str:
         seed=count(pipeline.get("seed")) or 0,
         python=text(engine.get("python"), 4096) or None,
         gpus=count(engine.get("gpus")) or 1,
+        attention_backend=backend or None,
+        memory_fraction=fraction if isinstance(fraction, float) else None,
         trust_remote_code=mapping(pipeline.get("target")).get("trust_remote_code") is True,
         arguments=tuple(words(engine.get("arguments"))),
         variables={text(name): text(value, 4096) for name, value in mapping(engine.get("environment")).items()},

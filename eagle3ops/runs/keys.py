@@ -56,10 +56,11 @@ def _section(pipeline: Pipeline, name: str) -> Any:
         return pipeline.stages[name.removeprefix("stages.")].model_dump(mode="json")
     section = pipeline.model_dump(mode="json", by_alias=True)[name]
     if name == "engine":
-        # How many GPUs are set aside says where a stage runs, not what it makes.
-        section.pop("gpus")
+        # On how many GPUs and machines, in how much of their memory: where a stage runs, not what it makes.
+        for name in ("gpus", "replicas", "nodes", "memory_fraction"):
+            section.pop(name)
         # Another environment is another version of the engine. Those who name none keep the keys they had.
-        for name in ("python", "arguments", "environment"):
+        for name in ("python", "arguments", "environment", "attention_backend"):
             if not section[name]:
                 section.pop(name)
     return section

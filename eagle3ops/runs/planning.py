@@ -129,7 +129,8 @@ def admit(stages: Sequence[StagePlan], root: Path) -> None:
 
 def wanted_gpus(pipeline: Pipeline) -> int:
     """GPUs that a stage of this pipeline is to have on a machine with GPUs."""
-    return 0 if pipeline.engine.device == "cpu" else pipeline.engine.gpus
+    engine = pipeline.engine
+    return 0 if engine.device == "cpu" else engine.gpus * engine.replicas
 
 
 def _admit_to_gpus(due: Sequence[StagePlan]) -> None:

@@ -41,6 +41,25 @@ class TargetSpec(Section):
     """Run Python code that comes with the model. It may do anything that you may."""
 
 
+class NodesSpec(Section):
+    """One engine over several machines; a run starts its own machine's part, and shows the lines for the others."""
+
+    count: int = Field(ge=2, le=1024)
+    """Machines, each with `engine.gpus` GPUs."""
+    rank: int = Field(default=0, ge=0)
+    """Which of them this one is; the one with 0 answers requests."""
+    coordinator: str = Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):[0-9]{1,5}$")
+    """`HOST:PORT` of the machine with rank 0, as all of them reach it."""
+
+    @model_validator(mode="after")
+    def _counted_from_zero(self) -> "NodesSpec":
+        if self.rank >= self.count:
+            raise ValueError(f"rank {self.rank} of {self.count} nodes: ranks count from 0")
+        if not 0 < int(self.coordinator.rpartition(":")[2]) < 65536:
+            raise ValueError("the coordinator's port is from 1 to 65535")
+        return self
+
+
 class EngineSpec(Section):
     """The program that serves target and drafter."""
 
@@ -54,6 +73,16 @@ class EngineSpec(Section):
     """Requests that are answered at once; more wait."""
     gpus: int = Field(default=1, ge=0)
     """GPUs that a stage uses on a machine that has any; no part of what its result depends on."""
+    replicas: int = Field(default=1, ge=1, le=64)
+    """Servers that generate and serve spread their requests over, each with `gpus` GPUs of its own; no part of what a
+    result depends on."""
+    nodes: NodesSpec | None = None
+    """Machines that one server is spread over; none: it is all on this one."""
+    attention_backend: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
+    """Kernels of the attention, by the engine's own name: `triton`, `flashinfer`, `fa3`. Left out, what suits the
+    model, the GPU and what is installed; `eagle3ops plan` says which and why."""
+    memory_fraction: float | None = Field(default=None, gt=0, lt=1)
+    """Part of the GPU memory that weights and the cache of keys and values may fill; the engine's own when left out."""
     python: str | None = None
     """The Python of the environment that SGLang is installed in, an absolute path; eagle3ops' own when left out."""
     arguments: tuple[str, ...] = ()
@@ -82,6 +111,12 @@ class EngineSpec(Section):
     def _of_another(self) -> "EngineSpec":
         if self.python is not None and self.name == "reference":
             raise ValueError("engine.python is for engines that are installed separately; the reference engine is not")
+        if self.name == "reference":
+            for name in ("attention_backend", "memory_fraction", "nodes"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"engine.{name} is a setting of SGLang; the reference engine has no such thing")
+        if self.nodes is not None and self.replicas > 1:
+            raise ValueError("engine.replicas and engine.nodes exclude each other: replicas are of one machine")
         return self
 
 

@@ -18,9 +18,10 @@ from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import LogFact, ServeSpec
 from eagle3ops.engines.client import EngineError, parse_answer
 from eagle3ops.engines.registry import adapter
-from eagle3ops.engines.serving import patience_s, running
+from eagle3ops.engines.serving import free_port, patience_s, running
 from eagle3ops.engines.sglang.adapter import PLUGIN, SglangAdapter, drafter_ids
-from eagle3ops.engines.sglang.requirements import check, installed, interpreter, numbers, parse_versions
+from eagle3ops.engines.sglang.installation import installed, interpreter, numbers, parse_versions
+from eagle3ops.engines.sglang.requirements import check
 from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.runs.job import load_registry
 from eagle3ops.runs.keys import stage_keys
@@ -96,8 +97,16 @@ def test_the_python_of_an_environment_keeps_its_name(tmp_path: Path, monkeypatch
 
 
 def demand(python: Path | str | None, **asked: bool) -> str:
-    known = {"on_gpu": False, "drafter": False, "aux_layers": False} | asked
-    return check(python=None if python is None else str(python), variables={}, **known)
+    return check(
+        ServeSpec(
+            model=Path("/m"),
+            port=1,
+            device="cuda" if asked.get("on_gpu") else "cpu",
+            python=None if python is None else str(python),
+            drafter=Path("/d") if asked.get("drafter") else None,
+            aux_layers=AuxLayers((1,), 8) if asked.get("aux_layers") else None,
+        )
+    ).version
 
 
 def test_a_server_that_hands_over_states_does_not_speculate(tmp_path: Path) -> None:
@@ -179,14 +188,15 @@ def test_no_version_crashes(text: str) -> None:
 
 async def test_nothing_is_started_that_is_refused_and_what_is_gets_its_variables(tmp_path: Path) -> None:
     asked: list[tuple[list[str], Mapping[str, str]]] = []
+    (tmp_path / "config.json").write_text("{}")
 
     @asynccontextmanager
     async def spawn(argv: list[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[SimpleNamespace]:
         asked.append((argv, env))
-        yield SimpleNamespace(returncode=1)
+        yield SimpleNamespace(returncode=1, pid=1 << 30)
 
     def spec(python: Path) -> ServeSpec:
-        return ServeSpec(model=tmp_path, port=1, device="cpu", python=str(python))
+        return ServeSpec(model=tmp_path, port=free_port(), device="cpu", python=str(python))
 
     with pytest.raises(RequestError, match="No such file"):
         async with running(SGLANG, spec(tmp_path / "nowhere"), spawn=spawn):
@@ -215,7 +225,11 @@ def facts(text: str) -> list[LogFact]:
 
 def phases(found: list[LogFact]) -> list[str]:
     """Phases in their order, each told once where it is told several times in a row."""
-    told = [str(fact.data["phase"]) if fact.kind == "phase" else fact.kind for fact in found if fact.kind != "decode"]
+    told = [
+        str(fact.data["phase"]) if fact.kind == "phase" else fact.kind
+        for fact in found
+        if fact.kind in ("phase", "ready", "error")
+    ]
     return [name for place, name in enumerate(told) if place == 0 or told[place - 1] != name]
 
 
