@@ -75,7 +75,8 @@ def trained_rows(path: Path, spec: "ExtractSpec") -> Iterator[tuple[int, AnswerR
 def per_token(spec: "ExtractSpec", hidden_size: int) -> int:
     """Bytes of one token on disk."""
     layers = 3 if spec.aux_layers is None else len(spec.aux_layers.ids)
-    return bytes_per_token(hidden_size, layers, 2 if spec.dtype == "bfloat16" else 4)
+    width, scale = {"bfloat16": (2, 0), "float32": (4, 0), "fp8": (1, 4)}[spec.dtype]
+    return bytes_per_token(hidden_size, layers, width, scale)
 
 
 def measure(path: Path, spec: "ExtractSpec", hidden_size: int) -> Sizes:

@@ -26,7 +26,7 @@ from eagle3ops.features.quantised import dequantise, quantise
 from eagle3ops.features.writer import FeatureRow
 
 sys.path.insert(0, str(PLUGIN))
-import eagle3ops_extract as plugin  # noqa: E402
+import eagle3ops_extract as plugin
 
 HIDDEN = 8
 DONE: "Future[None]" = Future()
@@ -34,9 +34,7 @@ DONE.set_result(None)
 
 
 @contextmanager
-def joined(
-    layers: AuxLayers, dtype: Dtype = "float32", ring: int = 1 << 16
-) -> Iterator[tuple[Spool, Any]]:
+def joined(layers: AuxLayers, dtype: Dtype = "float32", ring: int = 1 << 16) -> Iterator[tuple[Spool, Any]]:
     """Both ends, in one process."""
     with Spool(layers, HIDDEN, dtype, ring) as spool:
         told = json.loads(spool.variables()[extraction.SETTINGS])
@@ -255,8 +253,10 @@ def test_both_ends_agree_on_where_things_lie(tokens: int, states: int, dtype: to
 
 LINES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 5000) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["at", "bytes", "tokens", "rows"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["at", "bytes", "tokens", "rows"]), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 

@@ -401,14 +401,13 @@ class EngineStates:
         ahead_bytes: int = AHEAD_BYTES,
     ) -> None:
         self.client, self.spool = client, spool
+        self.layers, self.hidden_size = spool.layers, spool.hidden_size
         self.workers = max(1, min(8, (os.cpu_count() or 1) // 2))
         """Threads that may write shards while more come."""
         self._loop, self._max_tokens, self._ahead = loop, max_tokens, ahead_bytes
         self._nonce, self._count = uuid.uuid4().hex[:8], 0
 
-    def shards(
-        self, chunks: Iterable[Sequence[AnswerRow]]
-    ) -> Iterator[Sequence[FeatureRow | QuantisedRow]]:
+    def shards(self, chunks: Iterable[Sequence[AnswerRow]]) -> Iterator[Sequence[FeatureRow | QuantisedRow]]:
         """The rows of each chunk with their states, in the order given."""
         todo, waiting, ahead = iter(chunks), deque[tuple[Sequence[AnswerRow], _Shard]](), 0
         following = next(todo, None)
