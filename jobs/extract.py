@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,12 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from eagle3ops.answers import AnswerRow, Split, read_answers
 from eagle3ops.engines.footprint import check_layers, engine_forecast
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.features.format import Dtype
+from eagle3ops.jobs.alternate import SHARED_MEMORY
 from eagle3ops.jobs.multiplex import QUOTA_FILE, measure, outlook
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
@@ -52,6 +54,15 @@ class ExtractSpec(StageSpec):
     reads prompts. Left out: the engine where it is SGLang and hands these layers over, else the reference model."""
     quota: Size | None = None
     """Most disk for hidden states, as `200 GiB`. Where they need more, train extracts them part by part."""
+    place: Literal["disk", "memory"] = "disk"
+    """`memory`: those of the training rows lie in shared memory, as much as `quota` says, while train reads them, and
+    never on the disk."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "ExtractSpec":
+        if self.place == "memory" and self.quota is None:
+            raise ValueError("place: memory needs a quota: how much memory the hidden states may take")
+        return self
 
 
 class Extract(Job):
@@ -156,7 +167,10 @@ class Extract(Job):
         assert spec.quota is not None
         hidden = read_target_info(ctx.inputs["fetch"]).hidden_size
         sizes = measure(ctx.inputs["generate"] / "answers.jsonl", spec, hidden)
-        if sizes.total <= spec.quota:
+        in_memory = spec.place == "memory"
+        if in_memory:
+            check_memory(spec.quota - sizes.heldout)
+        if sizes.total <= spec.quota and not in_memory:
             ctx.info(f"the hidden states take {human_bytes(sizes.total)} of the quota of {human_bytes(spec.quota)}")
             return True
         turns = survey_of(ctx, spec, sizes.heldout).turns
@@ -164,11 +178,28 @@ class Extract(Job):
             ctx.out / QUOTA_FILE,
             {"quota": spec.quota, "heldout_bytes": sizes.heldout, "train_bytes": sizes.train, "tokens": sizes.tokens},
         )
-        ctx.info(
-            f"the hidden states would take {human_bytes(sizes.total)}, more than the quota of "
-            f"{human_bytes(spec.quota)}: extract and train will take {len(turns)} turns"
-        )
+        if in_memory:
+            ctx.info(f"the training rows' hidden states stay in memory: extract and train will take {len(turns)} turns")
+        else:
+            ctx.info(
+                f"the hidden states would take {human_bytes(sizes.total)}, more than the quota of "
+                f"{human_bytes(spec.quota)}: extract and train will take {len(turns)} turns"
+            )
         return False
+
+
+def check_memory(needed: int, place: Path = SHARED_MEMORY) -> None:
+    """Raise RequestError unless so many bytes of shared memory are free."""
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        raise RequestError(f"stages.extract.place: memory: {place}: {error.strerror}", remedy="say disk") from error
+    if free < needed:
+        raise RequestError(
+            f"stages.extract.quota: {human_bytes(needed)} of shared memory are wanted, {human_bytes(free)} are free in "
+            f"{place}",
+            remedy="lower the quota, or give the container more (--shm-size)",
+        )
 
 
 class Source(Protocol):

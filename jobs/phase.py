@@ -21,7 +21,7 @@ from eagle3ops.engines.reference.model import pick_device
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.features import FeatureReader
 from eagle3ops.features.format import MANIFEST
-from eagle3ops.jobs.alternate import COMPLETE, RESULT, DamagedPart, alone, turn_folder
+from eagle3ops.jobs.alternate import COMPLETE, RESULT, DamagedPart, alone, parts_folder, turn_folder
 from eagle3ops.jobs.extract import ExtractSpec, extract_split, states_source
 from eagle3ops.jobs.multiplex import Survey, heldout_bytes, numbered_id, place_of, trained_rows
 from eagle3ops.jobs.train import TrainSpec, survey_of, train_config, write_prediction
@@ -91,7 +91,8 @@ def _run(run: RunDirectory, key: str, kind: str, number: int) -> None:
         if kind == "extract":
             _extract(ctx, extract, survey.turns[number])
         elif kind == "train":
-            _train(ctx, train, survey, survey.turns[number], key)
+            parts = parts_folder(ctx.out, in_memory=extract.place == "memory")
+            _train(ctx, train, survey, survey.turns[number], key, parts)
         else:
             _conclude(ctx, train, survey, key)
 
@@ -104,7 +105,7 @@ def _extract(ctx: Context, spec: ExtractSpec, turn: Turn) -> None:
         for index, row in trained_rows(ctx.inputs["generate"] / "answers.jsonl", spec)
         if index in wanted
     ]
-    folder = turn_folder(ctx.out, turn)
+    folder = turn_folder(parts_folder(ctx.out, in_memory=spec.place == "memory"), turn)
     kept = ctx.inputs["extract"] / "heldout"
 
     def advance(tokens: int) -> None:
@@ -150,10 +151,10 @@ def _head(ctx: Context) -> TargetHead:
     return TargetHead.load(info.path, device=pick_device(ctx.pipeline.engine.device))
 
 
-def _train(ctx: Context, spec: TrainSpec, survey: Survey, turn: Turn, key: str) -> None:
+def _train(ctx: Context, spec: TrainSpec, survey: Survey, turn: Turn, key: str, parts: Path) -> None:
     reader = _heldout(ctx)
     train_turn(
-        _part_rows(turn_folder(ctx.out, turn)),
+        _part_rows(turn_folder(parts, turn)),
         turn,
         survey.text,
         list(reader.rows()) if spec.eval_every else [],

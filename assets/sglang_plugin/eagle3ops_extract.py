@@ -179,9 +179,10 @@ class Sender:
         self.gone: str | None = None
         self.ready: queue.SimpleQueue[tuple[Any, dict[str, Any]]] = queue.SimpleQueue()
         if torch.cuda.is_available():
-            self.stream = torch.cuda.Stream()
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             # The GPU then writes into the shared memory itself. Refused, copies are slower but right.
-            self.pinned = int(torch.cuda.cudart().cudaHostRegister(self.ring.data_ptr(), self.size, 0)) == 0
+            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            self.pinned = int(runtime.cudaHostRegister(self.ring.data_ptr(), self.size, 0)) == 0
         self._say({"hello": model, "pinned": self.pinned})
         threading.Thread(target=self._tell, name="eagle3ops-tell", daemon=True).start()
         threading.Thread(target=self._listen, name="eagle3ops-listen", daemon=True).start()
@@ -230,7 +231,7 @@ class Sender:
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
                 place.copy_(block, non_blocking=self.pinned)
-                event = torch.cuda.Event(blocking=True)
+                event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
                 event.record(self.stream)
             block.record_stream(self.stream)
         else:

@@ -1,7 +1,6 @@
 """Do hidden states come through shared memory as they were made, and is an end of either side an error, not a hang?"""
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from eagle3ops.assets.sglang_plugin import eagle3ops_extract as plugin
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineError
@@ -24,9 +24,6 @@ from eagle3ops.engines.sglang.extraction import Layout, Spool, captures, extract
 from eagle3ops.features.format import Dtype
 from eagle3ops.features.quantised import dequantise, quantise
 from eagle3ops.features.writer import FeatureRow
-
-sys.path.insert(0, str(PLUGIN))
-import eagle3ops_extract as plugin
 
 HIDDEN = 8
 DONE: "Future[None]" = Future()
