@@ -125,16 +125,21 @@ class Arms:
             )
 
         loop = asyncio.get_running_loop()
-        for name in given.kinds:
-            spool = stack.enter_context(Spool(self.layers, self.hidden, DTYPES[name], given.ring_mib << 20))
-            client = await server(name, replace(extraction_spec(base, spool), port=free_port()))
+        spools = {
+            name: stack.enter_context(Spool(self.layers, self.hidden, DTYPES[name], given.ring_mib << 20))
+            for name in given.kinds
+        }
+        settings = {name: replace(extraction_spec(base, spool), port=free_port()) for name, spool in spools.items()}
+        # The same flags, and no plugin.
+        plain = replace(settings[given.kinds[0]], variables=base.variables, port=free_port())
+        say(f"{len(settings) + 1} servers are starting; their logs are in {out}")
+        self.plain, *clients = await asyncio.gather(
+            server("plain", plain), *(server(name, setting) for name, setting in settings.items())
+        )
+        for (name, spool), client in zip(spools.items(), clients, strict=True):
             await asyncio.to_thread(spool.connected)
             self.sources[name] = EngineStates(client, loop, spool, max_tokens=self.max_tokens)
-            say(f"server {name} is ready: {spool.hello}")
-            plain = extraction_spec(base, spool)
-        # The same flags, and no plugin.
-        self.plain = await server("plain", replace(plain, variables=base.variables, port=free_port()))
-        say("server plain is ready")
+            say(f"server {name}: {spool.hello}")
 
     async def prefill(self, client: EngineClient) -> None:
         """The rows are answered, and nothing is handed over."""
@@ -240,6 +245,8 @@ async def run(given: argparse.Namespace) -> dict[str, Any]:
         await arms.start(stack, out)
         figures = await measure(arms, out, given.rounds)
     figures["bytes_per_token"] = {kind: bytes_per_token(out / kind) for kind in given.kinds}
+    # Kept whatever becomes of the trainings.
+    say(json.dumps(figures))
     if given.accept:
         figures["training"] = given.training
         figures["accept"] = {}
