@@ -106,7 +106,8 @@ class Made:
 @pytest.mark.parametrize("dtype", ["bfloat16", "fp8"])
 def test_shards_are_the_same_however_many_write_them(workers: int, dtype: str, tmp_path: Path) -> None:
     spec = ExtractSpec.model_validate({"rows_per_shard": 2, "dtype": dtype, "keep": "needed"})
-    rows, done = answers(11), []
+    rows = answers(11)
+    done: list[int] = []
     threads = threading.active_count()
 
     def write(source: Made) -> None:
