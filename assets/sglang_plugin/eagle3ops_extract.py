@@ -27,6 +27,7 @@ import queue
 import socket
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -183,6 +184,10 @@ class Sender:
             # The GPU then writes into the shared memory itself. Refused, copies are slower but right.
             runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             self.pinned = int(runtime.cudaHostRegister(self.ring.data_ptr(), self.size, 0)) == 0
+            if not self.pinned:
+                # The refusal would be taken for the failure of whatever runs next.
+                with suppress(RuntimeError):
+                    torch.zeros(1, device="cuda")
         self._say({"hello": model, "pinned": self.pinned})
         threading.Thread(target=self._tell, name="eagle3ops-tell", daemon=True).start()
         threading.Thread(target=self._listen, name="eagle3ops-listen", daemon=True).start()
