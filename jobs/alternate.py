@@ -7,11 +7,16 @@
 
 Where it stands is what the newest sound checkpoint says, and nothing else: after a kill, the turn of that step is taken
 up again. A process per phase gives the GPUs' memory back between phases, whatever a library holds on to.
+
+The parts may lie in shared memory instead of train's folder. They are then deleted however the turns end, as far as
+this process gets to see it.
 """
 
 import asyncio
 import fcntl
+import hashlib
 import json
+import os
 import shutil
 import signal
 import sys
@@ -35,9 +40,20 @@ RESULT = "phase-result.json"
 """In train's folder: why a phase failed."""
 
 
-def turn_folder(out: Path, turn: "Turn") -> Path:
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def parts_folder(out: Path, *, in_memory: bool) -> Path:
+    """Where the turns of the train stage in `out` have their hidden states."""
+    if not in_memory:
+        return out
+    name = hashlib.sha256(os.fsencode(out.resolve())).hexdigest()[:16]
+    return SHARED_MEMORY / f"eagle3ops-{os.getuid()}-{name}"
+
+
+def turn_folder(parts: Path, turn: "Turn") -> Path:
     """Where a turn's hidden states are."""
-    return out / f"turn-{turn.number:05d}"
+    return parts / f"turn-{turn.number:05d}"
 
 
 @contextmanager
@@ -48,16 +64,23 @@ def alone(out: Path) -> Iterator[None]:
         yield
 
 
-def clear(out: Path, keep: "Turn | None") -> None:
-    """Delete the hidden states of all turns but one."""
-    kept = None if keep is None else turn_folder(out, keep)
+def clear(out: Path, parts: Path, keep: "Turn | None", turns: "list[Turn]") -> None:
+    """Delete the hidden states of all turns but one; where an earlier turn had the same rows, it gets those."""
+    kept = None if keep is None else turn_folder(parts, keep)
     with alone(out):
-        for folder in out.glob("turn-*"):
+        if keep is not None and kept is not None and not kept.exists():
+            for turn in turns[: keep.number]:
+                if turn.rows == keep.rows and (turn_folder(parts, turn) / COMPLETE).exists():
+                    turn_folder(parts, turn).rename(kept)
+                    break
+        for folder in parts.glob("turn-*"):
             if folder != kept:
                 shutil.rmtree(folder)
 
 
-async def take_turns(ctx: Context, key: str, turns: "list[Turn]", *, epochs: int, quota: int) -> None:
+async def take_turns(
+    ctx: Context, key: str, turns: "list[Turn]", *, epochs: int, quota: int, in_memory: bool = False
+) -> None:
     """Extract and train turn by turn, from where the newest checkpoint stands, then conclude.
 
     Args:
@@ -65,10 +88,23 @@ async def take_turns(ctx: Context, key: str, turns: "list[Turn]", *, epochs: int
         key: of the train stage.
         turns: all of them.
         quota: bytes; for the reports, the turns were made to fit.
+        in_memory: whether the parts lie in shared memory.
 
     Raises:
         Eagle3opsError: a phase failed, with its cause.
     """
+    parts = parts_folder(ctx.out, in_memory=in_memory)
+    if not in_memory:
+        return await _take_turns(ctx, key, turns, parts, epochs, quota)
+    parts.mkdir(mode=0o700, exist_ok=True)
+    try:
+        await _take_turns(ctx, key, turns, parts, epochs, quota)
+    finally:
+        # It is taken up again with the part that it was at, but nobody may come for it.
+        shutil.rmtree(parts, ignore_errors=True)
+
+
+async def _take_turns(ctx: Context, key: str, turns: "list[Turn]", parts: Path, epochs: int, quota: int) -> None:
     from eagle3ops.eagle3.training_state import newest_step
 
     total = turns[-1].last
@@ -77,15 +113,15 @@ async def take_turns(ctx: Context, key: str, turns: "list[Turn]", *, epochs: int
         step = await asyncio.to_thread(newest_step, ctx.out / "checkpoint")
         turn = next((turn for turn in turns if turn.first <= step < turn.last), None)
         # The checkpoint at the end of every other turn before this one is durable, or it would not be this one.
-        await asyncio.to_thread(clear, ctx.out, turn)
+        await asyncio.to_thread(clear, ctx.out, parts, turn, turns)
         if turn is None:
             break
-        folder = turn_folder(ctx.out, turn)
+        folder = turn_folder(parts, turn)
         ctx.progress(step, total, "steps")
 
         def used() -> str:
-            taken = used_bytes(ctx.inputs["extract"] / "heldout", *ctx.out.glob("turn-*"))
-            return f"{human_bytes(taken)} of {human_bytes(quota)} on disk"
+            taken = used_bytes(ctx.inputs["extract"] / "heldout", *parts.glob("turn-*"))
+            return f"{human_bytes(taken)} of {human_bytes(quota)} {'on disk' if parts == ctx.out else 'in memory'}"
 
         if not (folder / COMPLETE).exists():
             rows = f"{len(turn.rows)} rows, {turn.tokens} tokens"

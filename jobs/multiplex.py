@@ -75,7 +75,8 @@ def trained_rows(path: Path, spec: "ExtractSpec") -> Iterator[tuple[int, AnswerR
 def per_token(spec: "ExtractSpec", hidden_size: int) -> int:
     """Bytes of one token on disk."""
     layers = 3 if spec.aux_layers is None else len(spec.aux_layers.ids)
-    return bytes_per_token(hidden_size, layers, 2 if spec.dtype == "bfloat16" else 4)
+    width, scale = {"bfloat16": (2, 0), "float32": (4, 0), "fp8": (1, 4)}[spec.dtype]
+    return bytes_per_token(hidden_size, layers, width, scale)
 
 
 def measure(path: Path, spec: "ExtractSpec", hidden_size: int) -> Sizes:
@@ -208,17 +209,19 @@ def outlook(ctx: PlanContext, spec: "ExtractSpec", tokens: int | None) -> Outloo
     # A step is filled up to `tokens_per_step`, but a corpus may be smaller than one step.
     step = min(step, rest)
     epochs = int(train["epochs"])
-    if heldout + rest <= spec.quota:
+    in_memory = spec.place == "memory"
+    if heldout + rest <= spec.quota and not in_memory:
         return Outlook(heldout=heldout, train=rest, epochs=epochs, turns=0, prefilled=tokens)
     if splits is not None and spec.quota < heldout + min(longest, spec.max_tokens) * width:
         raise too_small(spec.quota, _generous(heldout), _generous(step))
-    turns = -(-rest // max(1, spec.quota - heldout - step // 2))
+    # In memory all of them may fit in one part; it then serves every epoch.
+    turns = 1 if heldout + rest <= spec.quota else -(-rest // max(1, spec.quota - heldout - step // 2))
     return Outlook(
         heldout=heldout,
         train=rest,
         epochs=epochs,
         turns=turns,
-        prefilled=heldout_tokens + (tokens - heldout_tokens) * epochs,
+        prefilled=heldout_tokens + (tokens - heldout_tokens) * (epochs if turns > 1 else 1),
     )
 
 

@@ -4,6 +4,7 @@ KIND is `extract`, `train` or `conclude`. It reports into the run's events as th
 what it made is durable, otherwise `phase-result.json` says why.
 """
 
+import asyncio
 import os
 import sys
 import traceback
@@ -13,14 +14,15 @@ from eagle3ops.answers import AnswerRow
 from eagle3ops.eagle3.durable import write_bytes_durably
 from eagle3ops.eagle3.space import used_bytes
 from eagle3ops.eagle3.target_head import TargetHead
+from eagle3ops.eagle3.training_data import Row
 from eagle3ops.eagle3.training_turns import conclude_turns, train_turn
 from eagle3ops.eagle3.turns import Turn
 from eagle3ops.engines.reference.model import pick_device
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.features import FeatureReader, FeatureRow
+from eagle3ops.features import FeatureReader
 from eagle3ops.features.format import MANIFEST
-from eagle3ops.jobs.alternate import COMPLETE, RESULT, DamagedPart, alone, turn_folder
-from eagle3ops.jobs.extract import ExtractSpec, extract_split, load_target
+from eagle3ops.jobs.alternate import COMPLETE, RESULT, DamagedPart, alone, parts_folder, turn_folder
+from eagle3ops.jobs.extract import ExtractSpec, extract_split, states_source
 from eagle3ops.jobs.multiplex import Survey, heldout_bytes, numbered_id, place_of, trained_rows
 from eagle3ops.jobs.train import TrainSpec, survey_of, train_config, write_prediction
 from eagle3ops.runs.context import Context
@@ -89,7 +91,8 @@ def _run(run: RunDirectory, key: str, kind: str, number: int) -> None:
         if kind == "extract":
             _extract(ctx, extract, survey.turns[number])
         elif kind == "train":
-            _train(ctx, train, survey, survey.turns[number], key)
+            parts = parts_folder(ctx.out, in_memory=extract.place == "memory")
+            _train(ctx, train, survey, survey.turns[number], key, parts)
         else:
             _conclude(ctx, train, survey, key)
 
@@ -102,8 +105,7 @@ def _extract(ctx: Context, spec: ExtractSpec, turn: Turn) -> None:
         for index, row in trained_rows(ctx.inputs["generate"] / "answers.jsonl", spec)
         if index in wanted
     ]
-    folder = turn_folder(ctx.out, turn)
-    target, layers = load_target(ctx, spec)
+    folder = turn_folder(parts_folder(ctx.out, in_memory=spec.place == "memory"), turn)
     kept = ctx.inputs["extract"] / "heldout"
 
     def advance(tokens: int) -> None:
@@ -112,21 +114,25 @@ def _extract(ctx: Context, spec: ExtractSpec, turn: Turn) -> None:
         if spec.quota is not None and used > spec.quota:
             raise Eagle3opsError(f"the hidden states take {used} bytes, more than the quota of {spec.quota}")
 
-    extract_split(
-        target,
-        layers,
-        rows,
-        folder,
-        spec,
-        fingerprint=read_target_info(ctx.inputs["fetch"]).fingerprint,
-        advance=advance,
-        warn=ctx.warn if turn.epoch == 0 else log_line,
-        skip_unsound=True,
-    )
+    async def extract() -> None:
+        async with states_source(ctx, spec) as source:
+            await asyncio.to_thread(
+                extract_split,
+                source,
+                rows,
+                folder,
+                spec,
+                fingerprint=read_target_info(ctx.inputs["fetch"]).fingerprint,
+                advance=advance,
+                warn=ctx.warn if turn.epoch == 0 else log_line,
+                skip_unsound=True,
+            )
+
+    asyncio.run(extract())
     write_bytes_durably(folder / COMPLETE, b"")
 
 
-def _part_rows(folder: Path) -> dict[int, FeatureRow]:
+def _part_rows(folder: Path) -> dict[int, Row]:
     if not (folder / MANIFEST).exists():
         # The scan rejected every row.
         return {}
@@ -145,10 +151,10 @@ def _head(ctx: Context) -> TargetHead:
     return TargetHead.load(info.path, device=pick_device(ctx.pipeline.engine.device))
 
 
-def _train(ctx: Context, spec: TrainSpec, survey: Survey, turn: Turn, key: str) -> None:
+def _train(ctx: Context, spec: TrainSpec, survey: Survey, turn: Turn, key: str, parts: Path) -> None:
     reader = _heldout(ctx)
     train_turn(
-        _part_rows(turn_folder(ctx.out, turn)),
+        _part_rows(turn_folder(parts, turn)),
         turn,
         survey.text,
         list(reader.rows()) if spec.eval_every else [],

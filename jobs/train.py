@@ -19,6 +19,7 @@ from eagle3ops.runs.keys import stage_keys
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.spec.models import Pipeline
 from eagle3ops.targets import read_target_info
+from eagle3ops.words import human_bytes
 
 if TYPE_CHECKING:
     from eagle3ops.eagle3.train_config import TrainConfig
@@ -99,10 +100,14 @@ class Train(Job):
         ahead, inputs = outlook(ctx, extract, tokens), ("train/", "heldout/")
         if ahead is not None and ahead.turns and extract.quota is not None:
             disk = max(0, extract.quota - ahead.heldout)
+            if extract.place == "memory":
+                disk = 0
+                notes.append(f"hidden states in shared memory, up to {human_bytes(extract.quota)}; none on disk")
+            again = "because every epoch extracts anew" if ahead.turns > 1 else "because all of them fit"
             notes.append(
                 f"the quota takes about {ahead.turns} turns of extract and train an epoch, "
                 f"{ahead.turns * ahead.epochs} in all; the target reads {ahead.prefilled} tokens instead of {tokens}, "
-                "because every epoch extracts anew"
+                f"{again}"
             )
             inputs = ("answers.jsonl", "heldout/")
             # The target is loaded here, too.
@@ -170,7 +175,8 @@ class Train(Job):
         ctx.info(f"{len(turns)} turns of extract and train; the target reads {tokens} tokens in all")
         registry = load_registry()
         key = stage_keys(ctx.pipeline, registry)[self.name]
-        await take_turns(ctx, key, turns, epochs=spec.epochs, quota=extract.quota)
+        in_memory = extract.place == "memory"
+        await take_turns(ctx, key, turns, epochs=spec.epochs, quota=extract.quota, in_memory=in_memory)
         # The phases reported them as they came; stored with the outputs they are told again when the stage is skipped.
         ctx.findings.metrics.update(last_values(ctx.out / "metrics.jsonl"))
         ctx.metric("turns", len(turns))

@@ -64,6 +64,10 @@ def next_state_regression(rows: Sequence[Row], aux_scale: Tensor) -> Tensor:
             continue
         x = torch.cat([row.aux[1:-1] for row in some]).float() / aux_scale
         y = torch.cat([row.final[2:] for row in some]).float()
+        # Of prompts the final states may not have been kept.
+        there = ~y.isnan().any(-1)
+        if not bool(there.all()):
+            x, y = x[there], y[there]
         gram += x.T @ x
         cross += x.T @ y
         count += x.shape[0]

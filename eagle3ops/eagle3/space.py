@@ -16,9 +16,9 @@ _ROW_BYTES = 160
 """Offsets, and the reason should the row be rejected."""
 
 
-def bytes_per_token(hidden_size: int, aux_layers: int, width: int) -> int:
-    """Of aux and final states (`width` bytes a number), token id and mask."""
-    return (aux_layers + 1) * hidden_size * width + 5
+def bytes_per_token(hidden_size: int, aux_layers: int, width: int, scale: int = 0) -> int:
+    """Of aux and final states (`width` bytes a number, `scale` more a state), token id and mask."""
+    return (aux_layers + 1) * (hidden_size * width + scale) + 5
 
 
 def row_bytes(tokens: int, row_id: str, per_token: int) -> int:

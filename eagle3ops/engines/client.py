@@ -256,13 +256,20 @@ class EngineClient:
         return parse_answer(await self._call("POST", "/generate", _body(list(ids), sampling, return_hidden_states)))
 
     async def generate_batch(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, return_hidden_states: bool = False
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        return_hidden_states: bool = False,
+        rids: Sequence[str] | None = None,
     ) -> list[Answer]:
         """Answer several prompts sent as one request; on an idle reference engine the same batch always gives the
-        same bits. Raises as `generate`."""
+        same bits. `rids` names them for the engine. Raises as `generate`."""
         if not prompts:
             return []
-        raw = await self._call("POST", "/generate", _body([list(p) for p in prompts], sampling, return_hidden_states))
+        body = _body([list(p) for p in prompts], sampling, return_hidden_states)
+        if rids is not None:
+            body["rid"] = list(rids)
+        raw = await self._call("POST", "/generate", body)
         if not isinstance(raw, list) or len(raw) != len(prompts):
             raise EngineError(f"{len(prompts)} answers were expected")
         return [parse_answer(item) for item in raw]

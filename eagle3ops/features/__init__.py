@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eagle3ops.features.format import BadRow, FeatureError, FeatureHeader, Problem, ShardRecord
 
 if TYPE_CHECKING:
+    from eagle3ops.features.quantised import QuantisedRow, StoredRow
     from eagle3ops.features.reader import FeatureReader, Shard
     from eagle3ops.features.writer import FeatureRow, FeatureWriter
 
@@ -20,11 +21,20 @@ __all__ = [
     "FeatureRow",
     "FeatureWriter",
     "Problem",
+    "QuantisedRow",
     "Shard",
     "ShardRecord",
+    "StoredRow",
 ]
 
-_WITH_TORCH = {"FeatureReader": "reader", "Shard": "reader", "FeatureRow": "writer", "FeatureWriter": "writer"}
+_WITH_TORCH = {
+    "FeatureReader": "reader",
+    "Shard": "reader",
+    "FeatureRow": "writer",
+    "FeatureWriter": "writer",
+    "QuantisedRow": "quantised",
+    "StoredRow": "quantised",
+}
 
 
 def __getattr__(name: str) -> Any:

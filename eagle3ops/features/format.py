@@ -2,7 +2,8 @@
 
     header.json       which target, which layers, which dtype
     manifest.jsonl    one line a finished shard, appended after the shard is durable; the last line for a name wins
-    NAME.safetensors  rows packed end to end: token_ids, loss_mask, aux, final, offsets
+    NAME.safetensors  rows packed end to end: token_ids, loss_mask, aux, final, offsets; in eight bits also aux_scale
+                      and final_scale, one number a token and boundary
     quarantine/       files that did not verify, moved away so that nothing reads them
 
 Every manifest line carries a checksum of itself, so a damaged line is told from a true one without its neighbours.
@@ -19,12 +20,15 @@ from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.errors import Eagle3opsError
 
 FORMAT = 1
+COMPACT_FORMAT = 2
+"""Of features in eight bits, or with final states of taught positions only: versions before these cannot read them."""
 HEADER = "header.json"
 MANIFEST = "manifest.jsonl"
 QUARANTINE = "quarantine"
 SHARD_SUFFIX = ".safetensors"
 
-Dtype = Literal["bfloat16", "float32"]
+Dtype = Literal["bfloat16", "float32", "float8_e4m3fn"]
+FinalTokens = Literal["all", "taught"]
 ProblemKind = Literal["missing", "truncated", "checksum", "unreadable", "unlisted", "manifest", "header"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -61,6 +65,8 @@ class FeatureHeader:
     dtype: Dtype
     final_state: Literal["pre_norm"] = "pre_norm"
     """The last boundary is stored before the target's final norm; the trainer applies the norm itself."""
+    final_tokens: FinalTokens = "all"
+    """`taught`: only positions whose next token the target wrote have their final state; others read as NaN."""
 
     @property
     def aux_size(self) -> int:
@@ -68,19 +74,21 @@ class FeatureHeader:
         return self.hidden_size * len(self.aux_layers.boundary)
 
     def bytes_per_token(self) -> int:
-        """Disk bytes for one token's hidden states."""
-        return (self.aux_size + self.hidden_size) * (2 if self.dtype == "bfloat16" else 4)
+        """Disk bytes for the hidden states of a token that has them all."""
+        return state_bytes(self.hidden_size, len(self.aux_layers.boundary) + 1, self.dtype)
 
     def render(self) -> dict[str, Any]:
         """For `header.json`."""
+        compact = self.dtype == "float8_e4m3fn" or self.final_tokens != "all"
         return {
-            "format": FORMAT,
+            "format": COMPACT_FORMAT if compact else FORMAT,
             "target_fingerprint": self.target_fingerprint,
             "aux_boundaries": list(self.aux_layers.boundary),
             "target_layers": self.aux_layers.num_layers,
             "hidden_size": self.hidden_size,
             "dtype": self.dtype,
             "final_state": self.final_state,
+            **({"final_tokens": self.final_tokens} if compact else {}),
         }
 
     @classmethod
@@ -91,21 +99,34 @@ class FeatureHeader:
         except (ValueError, RecursionError) as error:
             raise FeatureError(f"{where}: not JSON: {error}", remedy="extract the features again") from error
         try:
-            if raw["format"] != FORMAT:
-                raise FeatureError(f"{where}: format {raw['format']!r} is not {FORMAT}, the one this version reads")
+            if raw["format"] not in (FORMAT, COMPACT_FORMAT):
+                raise FeatureError(
+                    f"{where}: format {raw['format']!r} is not {FORMAT} or {COMPACT_FORMAT}, which this version reads"
+                )
             boundaries, size = raw["aux_boundaries"], raw["hidden_size"]
             if type(size) is not int or size <= 0 or not all(type(k) is int for k in boundaries):
                 raise FeatureError(f"{where}: hidden_size and aux_boundaries must be whole numbers")
             if raw["dtype"] not in get_args(Dtype) or raw["final_state"] != "pre_norm":
                 raise FeatureError(f"{where}: dtype {raw['dtype']!r} with final state {raw['final_state']!r}")
+            final_tokens = raw.get("final_tokens", "all")
+            if final_tokens not in get_args(FinalTokens):
+                raise FeatureError(f"{where}: final_tokens {final_tokens!r} is not known")
             return cls(
                 target_fingerprint=str(raw["target_fingerprint"]),
                 aux_layers=AuxLayers(tuple(boundaries), int(raw["target_layers"])),
                 hidden_size=size,
                 dtype=raw["dtype"],
+                final_tokens=final_tokens,
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FeatureError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def state_bytes(hidden_size: int, states: int, dtype: Dtype) -> int:
+    """Bytes of a token's hidden states, of which there are `states`."""
+    # In eight bits every state has its own scale, a float32.
+    number, scale = {"bfloat16": (2, 0), "float32": (4, 0), "float8_e4m3fn": (1, 4)}[dtype]
+    return states * (hidden_size * number + scale)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Shards are memory-mapped: a row is a view into its file, and the kernel decides 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import torch
@@ -21,12 +22,19 @@ from eagle3ops.features.format import (
     ShardRecord,
     parse_manifest,
 )
+from eagle3ops.features.quantised import StoredRow, taught
 from eagle3ops.features.writer import FeatureRow, find_problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """Rows packed end to end; row i is tokens `offsets[i]:offsets[i + 1]`."""
+    """Rows packed end to end; row i is tokens `offsets[i]:offsets[i + 1]`.
+
+    Attributes:
+        aux_scale, final_scale: of states in eight bits, else None.
+        final_offsets: row i's final states are `final[final_offsets[i]:final_offsets[i + 1]]`; None where every token
+            has one.
+    """
 
     ids: tuple[str, ...]
     token_ids: Tensor
@@ -34,14 +42,30 @@ class Shard:
     aux: Tensor
     final: Tensor
     offsets: tuple[int, ...]
+    aux_scale: Tensor | None = None
+    final_scale: Tensor | None = None
+    final_offsets: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def row(self, index: int) -> FeatureRow:
+    def row(self, index: int) -> FeatureRow | StoredRow:
         """Views of one row."""
         a, b = self.offsets[index], self.offsets[index + 1]
-        return FeatureRow(self.ids[index], self.token_ids[a:b], self.loss_mask[a:b], self.aux[a:b], self.final[a:b])
+        ids, mask, aux = self.token_ids[a:b], self.loss_mask[a:b], self.aux[a:b]
+        if self.aux_scale is None and self.final_offsets is None:
+            return FeatureRow(self.ids[index], ids, mask, aux, self.final[a:b])
+        c, d = (a, b) if self.final_offsets is None else (self.final_offsets[index], self.final_offsets[index + 1])
+        return StoredRow(
+            self.ids[index],
+            ids,
+            mask,
+            aux,
+            self.final[c:d],
+            None if self.aux_scale is None else self.aux_scale[a:b],
+            None if self.final_scale is None else self.final_scale[c:d],
+            self.final_offsets is not None,
+        )
 
 
 class FeatureReader:
@@ -49,7 +73,7 @@ class FeatureReader:
 
     Attributes:
         header: what all shards have in common.
-        shards: the manifest's records in order of writing.
+        shards: the manifest's records by name, whichever was finished first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +84,9 @@ class FeatureReader:
             self._manifest = parse_manifest((folder / MANIFEST).read_bytes())
         except OSError as error:
             raise FeatureError(f"{folder}: holds no features: {error}", remedy="run the extract job first") from error
-        self.shards: tuple[ShardRecord, ...] = tuple(self._manifest.records.values())
+        self.shards: tuple[ShardRecord, ...] = tuple(
+            sorted(self._manifest.records.values(), key=lambda record: (len(record.shard), record.shard))
+        )
 
     @property
     def tokens(self) -> int:
@@ -92,38 +118,50 @@ class FeatureReader:
         Raises:
             FeatureError: it is missing or is not what header and manifest say; the message names it.
         """
-        path = self.folder / record.file
+        path, header = self.folder / record.file, self.header
+        quantised, partial = header.dtype == "float8_e4m3fn", header.final_tokens == "taught"
         try:
             with safe_open(path, framework="pt") as handle:
                 names = ("token_ids", "loss_mask", "aux", "final", "offsets")
                 tokens, mask, aux, final, offsets = (handle.get_tensor(name) for name in names)
+                scales = [handle.get_tensor(name) for name in ("aux_scale", "final_scale")] if quantised else []
                 ids = json.loads((handle.metadata() or {})["ids"])
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise FeatureError(
                 f"shard {record.shard} ({path}) cannot be read: {error}", remedy="run the extract job again"
             ) from error
-        dtype = getattr(torch, self.header.dtype)
-        wanted = (
-            (tokens, (record.tokens,), torch.int32),
-            (mask, (record.tokens,), torch.bool),
-            (aux, (record.tokens, self.header.aux_size), dtype),
-            (final, (record.tokens, self.header.hidden_size), dtype),
-            (offsets, (record.rows + 1,), torch.int64),
-        )
-        for name, (tensor, shape, kind) in zip(names, wanted, strict=True):
+
+        def check(name: str, tensor: Tensor, shape: tuple[int, ...], kind: torch.dtype) -> None:
             if tuple(tensor.shape) != shape or tensor.dtype != kind:
                 raise FeatureError(
                     f"shard {record.shard} ({path}): {name} is {tensor.dtype} {list(tensor.shape)}, "
                     f"not {kind} {list(shape)}"
                 )
+
+        check("token_ids", tokens, (record.tokens,), torch.int32)
+        check("loss_mask", mask, (record.tokens,), torch.bool)
+        check("offsets", offsets, (record.rows + 1,), torch.int64)
         bounds = tuple(offsets.tolist())
         rising = bounds[0] == 0 and bounds[-1] == record.tokens and bool((offsets.diff() > 0).all())
         if not rising or len(ids) != record.rows:
             raise FeatureError(f"shard {record.shard} ({path}): its rows do not add up")
-        return Shard(tuple(str(i) for i in ids), tokens, mask, aux, final, bounds)
+        final_offsets = None
+        if partial:
+            counts = [int(taught(mask[a:b]).sum()) for a, b in pairwise(bounds)]
+            final_offsets = (0, *accumulate(counts))
+        finals = record.tokens if final_offsets is None else final_offsets[-1]
+        dtype = getattr(torch, header.dtype)
+        check("aux", aux, (record.tokens, header.aux_size), dtype)
+        check("final", final, (finals, header.hidden_size), dtype)
+        if quantised:
+            check("aux_scale", scales[0], (record.tokens, len(header.aux_layers.boundary)), torch.float32)
+            check("final_scale", scales[1], (finals, 1), torch.float32)
+        aux_scale, final_scale = scales or (None, None)
+        names_of_rows = tuple(str(i) for i in ids)
+        return Shard(names_of_rows, tokens, mask, aux, final, bounds, aux_scale, final_scale, final_offsets)
 
-    def rows(self) -> Iterator[FeatureRow]:
-        """Every row in order of writing; raises FeatureError at a shard that cannot be read."""
+    def rows(self) -> Iterator[FeatureRow | StoredRow]:
+        """Every row in the order of the shards' names; raises FeatureError at a shard that cannot be read."""
         for record in self.shards:
             shard = self.open(record)
             for index in range(len(shard)):

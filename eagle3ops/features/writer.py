@@ -6,6 +6,7 @@ too. A shard without a manifest line, or whose bytes differ from its line, does 
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -31,6 +32,7 @@ from eagle3ops.features.format import (
     parse_manifest,
     render_record,
 )
+from eagle3ops.features.quantised import QuantisedRow, quantise, taught
 from eagle3ops.runs.files import sync_folder
 
 
@@ -53,9 +55,11 @@ class FeatureRow:
     final: Tensor
 
 
-def scan(row: FeatureRow) -> str | None:
+def scan(row: FeatureRow | QuantisedRow) -> str | None:
     """Why a row must not be trained on: NaN, infinity or all-zero states; None where it is sound."""
-    for name, states in (("aux", row.aux), ("final", row.final)):
+    # In eight bits the scale tells: it is not finite where a number was not, and 0 where all were.
+    judged = (row.aux_scale, row.final_scale) if isinstance(row, QuantisedRow) else (row.aux, row.final)
+    for name, states in zip(("aux", "final"), judged, strict=True):
         if not bool(torch.isfinite(states).all()):
             at = int((~torch.isfinite(states)).any(-1).nonzero()[0])
             kind = "NaN" if bool(torch.isnan(states[at]).any()) else "infinity"
@@ -104,6 +108,7 @@ class FeatureWriter:
         self.header = header
         self.problems: list[Problem] = []
         self._keep_damaged = keep_damaged
+        self._entering = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / HEADER
         if path.exists():
@@ -165,8 +170,10 @@ class FeatureWriter:
         path.rename(moved)
         sync_folder(self.folder)
 
-    def write_shard(self, name: str, rows: Sequence[FeatureRow]) -> ShardRecord:
+    def write_shard(self, name: str, rows: Sequence[FeatureRow | QuantisedRow]) -> ShardRecord:
         """Make `rows` one durable shard; rows that the scan rejects are left out and named in the record.
+
+        Several threads may write shards of different names at once.
 
         Raises:
             FeatureError: a row has the wrong shape or dtype, or no row is sound.
@@ -175,6 +182,8 @@ class FeatureWriter:
         check_name(name)
         for row in rows:
             self._check(row)
+        if self.header.dtype == "float8_e4m3fn":
+            rows = [self._quantised(row) for row in rows]
         found = [(row, scan(row)) for row in rows]
         sound = [row for row, reason in found if reason is None]
         dropped = tuple(BadRow(row.id, reason) for row, reason in found if reason is not None)
@@ -185,8 +194,7 @@ class FeatureWriter:
         tensors = {
             "token_ids": torch.cat([row.token_ids for row in sound]).to(torch.int32),
             "loss_mask": torch.cat([row.loss_mask for row in sound]),
-            "aux": torch.cat([row.aux for row in sound]),
-            "final": torch.cat([row.final for row in sound]),
+            **self._states(sound),
             "offsets": offsets,
         }
         metadata = {"ids": json.dumps([row.id for row in sound]), "target": self.header.target_fingerprint}
@@ -203,7 +211,31 @@ class FeatureWriter:
         self._append(record)
         return record
 
+    def _states(self, rows: Sequence[FeatureRow | QuantisedRow]) -> dict[str, Tensor]:
+        names = ["aux", "final"]
+        if self.header.dtype == "float8_e4m3fn":
+            names += ["aux_scale", "final_scale"]
+        kept = [taught(row.loss_mask) for row in rows] if self.header.final_tokens == "taught" else None
+
+        def part(name: str) -> Tensor:
+            if kept is None or not name.startswith("final"):
+                return torch.cat([getattr(row, name) for row in rows])
+            return torch.cat([getattr(row, name)[keep] for row, keep in zip(rows, kept, strict=True)])
+
+        return {name: part(name) for name in names}
+
+    def _quantised(self, row: FeatureRow | QuantisedRow) -> QuantisedRow:
+        if isinstance(row, QuantisedRow):
+            return row
+        aux, aux_scale = quantise(row.aux, self.header.hidden_size)
+        final, final_scale = quantise(row.final, self.header.hidden_size)
+        return QuantisedRow(row.id, row.token_ids, row.loss_mask, aux, final, aux_scale, final_scale)
+
     def _append(self, record: ShardRecord) -> None:
+        with self._entering:
+            self._enter(record)
+
+    def _enter(self, record: ShardRecord) -> None:
         path = self.folder / MANIFEST
         created = not path.exists()
         with path.open("ab") as handle:
@@ -219,14 +251,22 @@ class FeatureWriter:
             sync_folder(self.folder)
         self._records[record.shard] = record
 
-    def _check(self, row: FeatureRow) -> None:
-        tokens, dtype = row.token_ids.numel(), getattr(torch, self.header.dtype)
-        wanted = {
+    def _check(self, row: FeatureRow | QuantisedRow) -> None:
+        tokens, header = row.token_ids.numel(), self.header
+        wanted: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             "token_ids": ((tokens,), row.token_ids.dtype),
             "loss_mask": ((tokens,), torch.bool),
-            "aux": ((tokens, self.header.aux_size), dtype),
-            "final": ((tokens, self.header.hidden_size), dtype),
         }
+        dtype = getattr(torch, header.dtype)
+        if isinstance(row, QuantisedRow):
+            if header.dtype != "float8_e4m3fn":
+                raise FeatureError(f"row {row.id}: its states are in eight bits, the header says {header.dtype}")
+            wanted["aux_scale"] = ((tokens, len(header.aux_layers.boundary)), torch.float32)
+            wanted["final_scale"] = ((tokens, 1), torch.float32)
+        elif header.dtype == "float8_e4m3fn":
+            dtype = row.aux.dtype
+        wanted["aux"] = ((tokens, header.aux_size), dtype)
+        wanted["final"] = ((tokens, header.hidden_size), dtype)
         for field, (shape, kind) in wanted.items():
             tensor: Tensor = getattr(row, field)
             if tuple(tensor.shape) != shape or tensor.dtype != kind:

@@ -231,6 +231,29 @@ def test_with_room_for_everything_the_quota_changes_nothing(answered: Path, cach
     assert names[0] == names[1] == ["done.json", "heldout", "train"]
 
 
+def test_in_shared_memory_nothing_of_the_training_rows_is_on_the_disk_and_all_of_it_goes(
+    answered: Path, undisturbed: tuple[Path, list[int]], cache: Path, tmp_path: Path
+) -> None:
+    root = copied(answered, tmp_path)
+    with sampled(root) as seen:
+        for job in ("extract", "train"):
+            run(root, cache, "--job", job, *TURNS, "--set", "stages.extract.place=memory")
+    heldout = sum(path.stat().st_size for path in (only(root, "stages/extract-*") / "heldout").iterdir())
+    assert max(seen) <= heldout + 4096
+    assert exported(root) == exported(undisturbed[0])
+    assert not list(Path("/dev/shm").glob("eagle3ops-*")), "it has left something"
+
+
+def test_what_fits_the_memory_is_extracted_once_for_all_epochs(answered: Path, cache: Path, tmp_path: Path) -> None:
+    root = copied(answered, tmp_path)
+    setting = ["--set", "stages.extract.place=memory", "--set", "stages.extract.quota=32 MiB"]
+    for job in ("extract", "train"):
+        run(root, cache, "--job", job, *SETTINGS, *setting)
+    said = [event["data"]["text"] for event in events(root) if event["kind"] == "info"]
+    phases = [match[1] for text in said if (match := re.match(r"epoch \d of 2, part 1 of 1: (\w+)", text))]
+    assert phases == ["extracting", "training", "training"]
+
+
 def test_plan_says_what_the_quota_costs_and_refuses_one_that_is_too_small(
     answered: Path, cache: Path, tmp_path: Path
 ) -> None:

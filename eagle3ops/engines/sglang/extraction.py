@@ -1,0 +1,457 @@
+"""How do the hidden states of whole prompts come out of SGLang at the speed at which it computes them?
+
+Our plugin inside the server (assets/sglang_plugin/eagle3ops_extract.py, which says how a block lies in memory) puts
+them into shared memory that this process made, and says so on a Unix socket. `Spool` is this end of it: it checks each
+block, sorts its tokens to their requests and gives the place back. Nothing grows without bound: the ring has a fixed
+size, and requests are sent only as far ahead as `ahead_bytes` allow. An end of the server, of the connection or of a
+request is an error for whoever waits for rows.
+"""
+
+import asyncio
+import json
+import mmap
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from eagle3ops.answers import AnswerRow
+from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.engines.base import ServeSpec, on_gpu
+from eagle3ops.engines.client import EngineClient, EngineError, Sampling
+from eagle3ops.engines.sglang.adapter import PLUGIN
+from eagle3ops.features.format import Dtype
+from eagle3ops.features.quantised import QuantisedRow
+from eagle3ops.features.writer import FeatureRow
+
+RING_BYTES = 2 << 30
+AHEAD_BYTES = 6 << 30
+"""States that are on their way or wait to be written, at most; the rows of one shard may take more."""
+PREFIX = "eagle3ops-"
+SETTINGS = "EAGLE3OPS_EXTRACT"
+PREFILL_TOKENS = {True: 16384, False: 4096}
+"""Tokens of a forward pass on a GPU, and on a CPU; longer requests are taken in several."""
+RUNNING_ON_GPU = 512
+ROWS_A_POST = 128
+_LINE_BYTES = 16 << 20
+_CONNECT_S = 60.0
+_STATES_S = 120.0
+"""After the engine has answered a request, its states are there within milliseconds, unless they never come."""
+
+
+def captures(layers: AuxLayers) -> bool:
+    """Whether SGLang hands these boundaries over: it takes them at the entry of a layer, the first left out."""
+    return all(0 < k < layers.num_layers for k in layers.boundary)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where states lie in the ring.
+
+    Attributes:
+        at, size: bytes.
+        tokens: in all.
+        rows: request, position of the first token in it, tokens.
+    """
+
+    at: int
+    size: int
+    tokens: int
+    rows: tuple[tuple[str, int, int], ...]
+
+
+def parse_block(line: bytes, ring_bytes: int) -> Block:
+    """One line of the plugin.
+
+    Raises:
+        ValueError: it says nothing that can be, and why.
+    """
+    try:
+        raw = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"an object was expected, not {type(raw).__name__}")
+    at, size, tokens, told = raw.get("at"), raw.get("bytes"), raw.get("tokens"), raw.get("rows")
+    if type(at) is not int or type(size) is not int or type(tokens) is not int or not isinstance(told, list):
+        raise ValueError("at, bytes and tokens must be whole numbers, rows a list")
+    if at < 0 or size <= 0 or at + size > ring_bytes or at % 8 or size % 8:
+        raise ValueError(f"bytes {at} to {at + size} are no part of a ring of {ring_bytes}")
+    rows: list[tuple[str, int, int]] = []
+    for one in told:
+        if not isinstance(one, list) or len(one) != 3:
+            raise ValueError("a row is a request, a position and a number of tokens")
+        rid, start, count = one
+        if not isinstance(rid, str) or type(start) is not int or type(count) is not int or start < 0 or count <= 0:
+            raise ValueError("a row is a request, a position and a number of tokens")
+        rows.append((rid, start, count))
+    if sum(count for _, _, count in rows) != tokens:
+        raise ValueError(f"its rows do not make {tokens} tokens")
+    return Block(at, size, tokens, tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the parts of a block begin; the plugin's `parts_of` says the same."""
+
+    states: int
+    scales: int
+    end: int
+    size: int
+
+    @classmethod
+    def of(cls, tokens: int, hidden: int, states: int, dtype: torch.dtype) -> "Layout":
+        """Of so many tokens with so many states each."""
+        at = _up(tokens * 4)
+        scales = at + _up(tokens * states * hidden * dtype.itemsize)
+        end = scales + (_up(tokens * states * 4) if dtype == torch.float8_e4m3fn else 0)
+        return cls(at, scales, end, end + 8)
+
+
+def _up(value: int) -> int:
+    return -(-value // 8) * 8
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request whose states are on their way.
+
+    Attributes:
+        states: `[T, S * H]`, filled as they come; scales: `[T, S]`, of states in eight bits.
+        there: bool `[T]`; missing: how many are not.
+    """
+
+    rid: str
+    ids: Tensor
+    states: Tensor
+    scales: Tensor | None
+    there: Tensor
+    missing: int
+
+
+@dataclass(eq=False)
+class Spool:
+    """This end of the shared memory; a context manager that owns it.
+
+    Attributes:
+        layers: whose boundaries are wanted, in any order.
+        dtype: of the states as they are handed over.
+        blocks, bytes: that have come.
+        hello: what the plugin said of itself once it had connected.
+    """
+
+    layers: AuxLayers
+    hidden_size: int
+    dtype: Dtype
+    ring_bytes: int = RING_BYTES
+    blocks: int = 0
+    bytes: int = 0
+    hello: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._pending: dict[str, Pending] = {}
+        self._kind: torch.dtype = getattr(torch, self.dtype)
+        self._boundaries = sorted(self.layers.boundary)
+        self._states = len(self._boundaries) + 1
+        # Places of the wanted order in the engine's ascending one, the final state last.
+        self._order = [*(self._boundaries.index(k) for k in self.layers.boundary), self._states - 1]
+        self._closing = False
+        self._stream: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="eagle3ops-"))
+        self._descriptor = os.memfd_create("eagle3ops-states", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self._descriptor, self.ring_bytes)
+            self._ring = torch.frombuffer(mmap.mmap(self._descriptor, self.ring_bytes), dtype=torch.uint8)
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._listener.bind(str(self._folder / "socket"))
+            self._listener.listen(1)
+        except BaseException:
+            os.close(self._descriptor)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._thread = threading.Thread(target=self._receive, name="spool", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        for one in (self._listener, self._stream):
+            if one is not None:
+                # A blocked accept or recv returns only then.
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+        self._thread.join(10)
+        self.fail(EngineError("the extraction has ended"))
+        os.close(self._descriptor)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def variables(self) -> dict[str, str]:
+        """What the server's environment needs besides the plugin's folder on its PYTHONPATH."""
+        told = {
+            "socket": str(self._folder / "socket"),
+            "boundaries": self._boundaries,
+            "layers": self.layers.num_layers,
+            "dtype": self.dtype,
+        }
+        return {"SGLANG_PLUGINS": "eagle3ops_extract", SETTINGS: json.dumps(told)}
+
+    def connected(self, timeout_s: float = _CONNECT_S) -> None:
+        """Return once the plugin has connected; raises EngineError where it does not."""
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.hello or self._failure, timeout_s):
+                raise EngineError(
+                    "the server is ready, but our plugin in it has not connected",
+                    remedy="its log says why: look for eagle3ops_extract",
+                )
+            if self._failure is not None:
+                raise self._failure
+
+    def expect(self, rid: str, ids: Sequence[int]) -> Pending:
+        """Make room for a request that is about to be sent."""
+        tokens, width = len(ids), self._states * self.hidden_size
+        pending = Pending(
+            rid,
+            torch.tensor(ids, dtype=torch.int32),
+            torch.empty(tokens, width, dtype=self._kind),
+            torch.empty(tokens, self._states) if self._kind == torch.float8_e4m3fn else None,
+            torch.zeros(tokens, dtype=torch.bool),
+            tokens,
+        )
+        with self.changed:
+            self._pending[rid] = pending
+        return pending
+
+    def fail(self, error: BaseException) -> None:
+        """Whoever waits for rows gets this error; the first one stays."""
+        with self.changed:
+            self._failure = self._failure or error
+            self.changed.notify_all()
+
+    def wait(self, rows: Sequence[Pending], answered: "Future[Any]") -> None:
+        """Return once all states of these requests are there.
+
+        Args:
+            answered: done when the engine has answered them all.
+
+        Raises:
+            EngineError, or what `fail` was told: they will not come.
+        """
+        since: float | None = None
+        with self.changed:
+            while any(row.missing for row in rows):
+                if self._failure is not None:
+                    raise self._failure
+                if answered.done():
+                    since = since or time.monotonic()
+                    if time.monotonic() - since > _STATES_S:
+                        lacking = next(row for row in rows if row.missing)
+                        raise EngineError(
+                            f"the engine has answered, but {lacking.missing} of {lacking.ids.numel()} tokens of a "
+                            "request came without their states",
+                            remedy="is a prefix cache on? stages.extract.through: reference does without the engine",
+                        )
+                self.changed.wait(0.5)
+            for row in rows:
+                del self._pending[row.rid]
+
+    def row(self, pending: Pending, name: str, prompt: int) -> FeatureRow | QuantisedRow:
+        """What is stored of a request whose states are all there.
+
+        Args:
+            prompt: tokens that the target did not write.
+        """
+        tokens, aux_size = pending.ids.numel(), self.hidden_size * (self._states - 1)
+        mask = torch.zeros(tokens, dtype=torch.bool)
+        mask[prompt:] = True
+        states, scales = pending.states, pending.scales
+        if self._order != list(range(self._states)):
+            states = states.view(tokens, self._states, -1)[:, self._order].flatten(1)
+            scales = None if scales is None else scales[:, self._order]
+        aux, final = states[:, :aux_size], states[:, aux_size:]
+        if scales is None:
+            return FeatureRow(name, pending.ids, mask, aux, final)
+        return QuantisedRow(name, pending.ids, mask, aux, final, scales[:, :-1], scales[:, -1:])
+
+    def _receive(self) -> None:
+        try:
+            self._stream, _ = self._listener.accept()
+            socket.send_fds(self._stream, [b"r"], [self._descriptor])
+            with self._stream.makefile("rb") as lines:
+                hello = json.loads(lines.readline(_LINE_BYTES) or b"{}")
+                with self.changed:
+                    self.hello = hello
+                    self.changed.notify_all()
+                while line := lines.readline(_LINE_BYTES):
+                    self._take(parse_block(line, self.ring_bytes))
+                    self._stream.sendall(b".")
+            if not self._closing:
+                self.fail(EngineError("the server has closed the connection over which it hands over hidden states"))
+        except (OSError, ValueError) as error:
+            if not self._closing:
+                self.fail(EngineError(f"the server's hidden states cannot be received: {error}"))
+        except Exception as error:  # noqa: BLE001  (the thread's boundary: whoever waits must learn of it)
+            self.fail(error)
+
+    def _take(self, block: Block) -> None:
+        layout = Layout.of(block.tokens, self.hidden_size, self._states, self._kind)
+        if layout.size != block.size:
+            raise ValueError(f"a block of {block.tokens} tokens has {block.size} bytes, not {layout.size}")
+        whole = self._ring[block.at : block.at + block.size]
+        said = int(whole[layout.end :].view(torch.int64))
+        if int(whole[: layout.end].view(torch.int64).sum()) != said:
+            raise ValueError("a block arrived with other bytes than were sent")
+        ids = whole[: block.tokens * 4].view(torch.int32)
+        width = self._states * self.hidden_size
+        states = whole[layout.states : layout.states + block.tokens * width * self._kind.itemsize].view(self._kind)
+        states = states.view(block.tokens, width)
+        scales = whole[layout.scales : layout.end].view(torch.float32)[: block.tokens * self._states]
+        first = 0
+        for rid, start, count in block.rows:
+            part, to = slice(first, first + count), slice(start, start + count)
+            first += count
+            row = self._pending.get(rid)
+            if row is None:
+                raise ValueError(f"states of request {rid}, which nobody waits for")
+            if start + count > row.ids.numel() or not torch.equal(ids[part], row.ids[to]):
+                raise ValueError(f"tokens {start} to {start + count} of request {rid} are not those that were sent")
+            row.states[to].copy_(states[part])
+            if row.scales is not None:
+                row.scales[to].copy_(scales.view(block.tokens, -1)[part])
+            # A request that was put off may be computed again.
+            new = count - int(row.there[to].sum())
+            row.there[to] = True
+            with self.changed:
+                row.missing -= new
+                if not row.missing:
+                    self.changed.notify_all()
+        self.blocks += 1
+        self.bytes += block.size
+
+
+def extraction_spec(base: ServeSpec, spool: Spool) -> ServeSpec:
+    """The settings of a server that only reads prompts and hands their states to `spool`.
+
+    Args:
+        base: the target alone.
+    """
+    gpu = on_gpu(base.device)
+    paths = (str(PLUGIN), base.variables.get("PYTHONPATH", ""))
+    tokens = str(PREFILL_TOKENS[gpu])
+    return replace(
+        base,
+        max_running_requests=max(base.max_running_requests, RUNNING_ON_GPU) if gpu else base.max_running_requests,
+        arguments=(
+            *base.arguments,
+            # Of what comes from the prefix cache there would be no states.
+            "--disable-radix-cache",
+            "--skip-tokenizer-init",
+            # Hooks are not called when a graph is replayed, and nothing is decoded.
+            "--cuda-graph-backend-prefill", "disabled",
+            "--cuda-graph-backend-decode", "disabled",
+            "--chunked-prefill-size", tokens,
+            "--max-prefill-tokens", tokens,
+        ),
+        variables={**base.variables, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **spool.variables()},
+    )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class _Shard:
+    rows: list[Pending]
+    answered: "Future[Any]"
+    size: int
+
+
+class EngineStates:
+    """Hidden states of rows, shard by shard, from a running server; used from a thread that is not the loop's.
+
+    Args:
+        loop: where `client` lives.
+        ahead_bytes: see `AHEAD_BYTES`.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        loop: asyncio.AbstractEventLoop,
+        spool: Spool,
+        *,
+        max_tokens: int,
+        ahead_bytes: int = AHEAD_BYTES,
+    ) -> None:
+        self.client, self.spool = client, spool
+        self.layers, self.hidden_size = spool.layers, spool.hidden_size
+        self.workers = max(1, min(8, (os.cpu_count() or 1) // 2))
+        """Threads that may write shards while more come."""
+        self._loop, self._max_tokens, self._ahead = loop, max_tokens, ahead_bytes
+        self._nonce, self._count = uuid.uuid4().hex[:8], 0
+
+    def shards(self, chunks: Iterable[Sequence[AnswerRow]]) -> Iterator[Sequence[FeatureRow | QuantisedRow]]:
+        """The rows of each chunk with their states, in the order given."""
+        todo, waiting, ahead = iter(chunks), deque[tuple[Sequence[AnswerRow], _Shard]](), 0
+        following = next(todo, None)
+        try:
+            while following is not None or waiting:
+                while following is not None and (not waiting or ahead < self._ahead):
+                    shard = self._begin(following)
+                    waiting.append((following, shard))
+                    ahead += shard.size
+                    following = next(todo, None)
+                chunk, shard = waiting.popleft()
+                self.spool.wait(shard.rows, shard.answered)
+                ahead -= shard.size
+                yield [
+                    self.spool.row(pending, row.id, len(row.prompt_ids))
+                    for row, pending in zip(chunk, shard.rows, strict=True)
+                ]
+        finally:
+            for _, shard in waiting:
+                shard.answered.cancel()
+
+    def _begin(self, chunk: Sequence[AnswerRow]) -> _Shard:
+        rows = []
+        for row in chunk:
+            self._count += 1
+            ids = (row.prompt_ids + row.output_ids)[: self._max_tokens]
+            rows.append(self.spool.expect(f"{PREFIX}{self._nonce}-{self._count}", ids))
+        answered = asyncio.run_coroutine_threadsafe(self._send(rows), self._loop)
+        return _Shard(rows, answered, sum(row.states.numel() * row.states.itemsize for row in rows))
+
+    async def _send(self, rows: Sequence[Pending]) -> None:
+        try:
+            posts = [rows[first : first + ROWS_A_POST] for first in range(0, len(rows), ROWS_A_POST)]
+            await asyncio.gather(*(self._post(post) for post in posts))
+        except Exception as error:  # noqa: BLE001  (whoever waits for the rows raises it)
+            self.spool.fail(error)
+
+    async def _post(self, rows: Sequence[Pending]) -> None:
+        answers = await self.client.generate_batch(
+            [row.ids.tolist() for row in rows], Sampling(max_new_tokens=0), rids=[row.rid for row in rows]
+        )
+        for answer, row in zip(answers, rows, strict=True):
+            if answer.finish_reason == "abort" or answer.prompt_tokens != row.ids.numel():
+                raise EngineError(
+                    f"the engine ended a request of {row.ids.numel()} tokens as {answer.finish_reason}, after reading "
+                    f"{answer.prompt_tokens}"
+                )
