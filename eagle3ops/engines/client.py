@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -184,7 +184,9 @@ class EngineClient:
             await self._session.close()
             self._session = None
 
-    async def _call(self, method: str, path: str, body: object = None, timeout_s: float | None = None) -> Any:
+    async def _call(
+        self, method: str, path: str, body: object = None, timeout_s: float | None = None, *, parse: bool = True
+    ) -> Any:
         if self._session is None:
             raise RuntimeError("use `async with EngineClient(...)`")
         timeout = self._timeout if timeout_s is None else aiohttp.ClientTimeout(total=timeout_s)
@@ -202,7 +204,7 @@ class EngineClient:
         if status != 200:
             raise EngineError(f"{self.url}{path}: status {status}: {_message(text)}; {log_tail(self.log)}")
         try:
-            return json.loads(text) if text else None
+            return json.loads(text) if text and parse else None
         except (ValueError, RecursionError) as error:
             raise EngineError(f"{self.url}{path}: the answer is not JSON: {text[:200]!r}") from error
 
@@ -259,6 +261,42 @@ class EngineClient:
         if not isinstance(raw, list) or len(raw) != len(prompts):
             raise EngineError(f"{len(prompts)} answers were expected")
         return [parse_answer(item) for item in raw]
+
+    async def stream(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[tuple[float, bytes]]:
+        """Answer one prompt piece by piece: the moment (`time.perf_counter`) and the raw JSON of every piece.
+
+        Nothing is parsed here, so that a measurement of arrivals does not measure a parser. Raises as `generate`.
+        """
+        if self._session is None:
+            raise RuntimeError("use `async with EngineClient(...)`")
+        body = _body(list(ids), sampling, False) | {"stream": True}
+        place = f"{self.url}/generate"
+        try:
+            async with self._session.post(place, json=body) as response:
+                if response.status != 200:
+                    text = await response.text(errors="replace")
+                    kind = EngineRefused if 400 <= response.status < 500 else EngineError
+                    raise kind(f"{place}: status {response.status}: {_message(text)}")
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    now = time.perf_counter()
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        if line.startswith(b"data:"):
+                            yield now, line[5:].strip()
+        except TimeoutError as error:
+            raise EngineError(f"{place}: no answer in time; {log_tail(self.log)}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineError(f"{place}: {self._fate()}{error or type(error).__name__}; "
+                              f"{log_tail(self.log)}") from error  # fmt: skip
+
+    async def flush_cache(self) -> bool:
+        """Forget cached prefixes, where the engine keeps any and is idle; returns whether it did."""
+        try:
+            await self._call("POST", "/flush_cache?timeout=5", timeout_s=30, parse=False)
+        except (EngineError, EngineRefused):
+            return False
+        return True
 
     async def server_info(self) -> dict[str, Any]:
         """How the server was started, and its counters."""
