@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestServer
@@ -86,7 +88,7 @@ async def test_streamed_tokens_have_arrivals_that_add_up(servers: dict[str, Engi
 
 
 async def test_a_server_that_fails_is_named(servers: dict[str, EngineClient]) -> None:
-    with pytest.raises(ServerFailed, match="baseline: .*vocabulary") as failed:
+    with pytest.raises(ServerFailed, match=r"baseline: .*vocabulary") as failed:
         await measure(servers, [[1, 10**6]], Sampling(max_new_tokens=4))
     assert failed.value.label == "baseline"
     gone = EngineClient("http://127.0.0.1:9")
@@ -102,10 +104,11 @@ async def test_a_server_that_is_silent_is_named_when_its_time_is_over(servers: d
 
 
 async def test_nothing_to_measure_is_refused(servers: dict[str, EngineClient]) -> None:
-    for asked in ({"prompts": []}, {"servers": {}}, {"concurrency": 0}, {"rounds": 0}):
-        given_ = {"servers": servers, "prompts": PROMPTS, "sampling": Sampling()} | asked
+    wrong: list[dict[str, Any]] = [{"prompts": []}, {"servers": {}}, {"concurrency": 0}, {"rounds": 0}]
+    for asked in wrong:
+        arguments = {"servers": servers, "prompts": PROMPTS, "sampling": Sampling()} | asked
         with pytest.raises(ValueError, match="at least one"):
-            await measure(**given_)  # type: ignore[arg-type]
+            await measure(**arguments)
 
 
 @given(st.integers(1, 6), st.integers(0, 40))
@@ -117,7 +120,7 @@ def test_every_turn_has_every_server_once(count: int, turn: int) -> None:
 def test_no_server_always_follows_the_same_one_or_comes_first() -> None:
     turns = [order(["a", "b", "c"], turn) for turn in range(6)]
     assert {turn[0] for turn in turns} == {"a", "b", "c"}
-    before = {(x, y) for turn in turns for x, y in zip(turn, turn[1:], strict=False)}
+    before = {(x, y) for turn in turns for x, y in pairwise(turn)}
     assert before == {(x, y) for x in "abc" for y in "abc" if x != y}
 
 
@@ -140,9 +143,14 @@ def test_garbled_streams_are_an_engine_error(pieces: list[tuple[float, bytes]]) 
         arrivals(0.0, pieces)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-                        st.sampled_from(["meta_info", "completion_tokens", "error", "output_ids"]), inner)))  # fmt: skip
+KEYS = st.sampled_from(["meta_info", "completion_tokens", "error", "output_ids"])
+SHAPES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner),
+)
+
+
+@given(SHAPES)
 def test_pieces_of_another_shape_are_an_engine_error(shape: object) -> None:
     with pytest.raises(EngineError):
         arrivals(0.0, [(1.0, json.dumps(shape).encode())])
