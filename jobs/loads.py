@@ -29,6 +29,7 @@ def cases(ctx: Context, spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[C
 def ladder(spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[Case]":
     """Throughput at every concurrency, then arrivals; natural stop and forced length apart."""
     from eagle3ops.bench.cases import Case
+    from eagle3ops.bench.load import wanted_rounds
     from eagle3ops.engines.client import Sampling
 
     found = []
@@ -38,11 +39,13 @@ def ladder(spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[Case]":
         # A block of a few prompts says nothing about many in flight.
         prompts = [row.prompt_ids for row in rows[: max(spec.timing_prompts, 2 * concurrency)]]
         few = [row.prompt_ids for row in rows[: max(spec.latency_prompts, concurrency)]]
-        found.append(
-            Case(kind="ladder", prompts=prompts, sampling=natural, concurrency=concurrency, rounds=spec.timing_rounds)
-        )
-        if spec.forced_tokens:
-            found.append(Case(kind="ladder", prompts=prompts, sampling=forced, concurrency=concurrency))
+        rounds = spec.timing_rounds
+        if concurrency > 1:
+            rounds = max(rounds, wanted_rounds(len(prompts), concurrency))
+        for sampling in (natural, forced) if spec.forced_tokens else (natural,):
+            found.append(
+                Case(kind="ladder", prompts=prompts, sampling=sampling, concurrency=concurrency, rounds=rounds)
+            )
         if spec.latency_prompts:
             found.append(Case(kind="latency", prompts=few, sampling=natural, concurrency=concurrency))
     return found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference_tiny import VOCAB, MarkovDrafter, tiny_target
 
 from eagle3ops.bench.arrivals import arrivals, percentiles
-from eagle3ops.bench.load import ServerFailed, measure, order
+from eagle3ops.bench.load import ServerFailed, block_size, measure, order, wanted_rounds
 from eagle3ops.bench.paired import Sample, ratio, throughput_interval
 from eagle3ops.engines.client import EngineClient, EngineError, Sampling
 from eagle3ops.engines.reference.drafting import SpecSettings, Speculator
@@ -106,7 +106,7 @@ async def test_a_server_that_is_silent_is_named_when_its_time_is_over(servers: d
 async def test_nothing_to_measure_is_refused(servers: dict[str, EngineClient]) -> None:
     wrong: list[dict[str, Any]] = [{"prompts": []}, {"servers": {}}, {"concurrency": 0}, {"rounds": 0}]
     for asked in wrong:
-        arguments = {"servers": servers, "prompts": PROMPTS, "sampling": Sampling()} | asked
+        arguments: dict[str, Any] = {"servers": servers, "prompts": PROMPTS, "sampling": Sampling()} | asked
         with pytest.raises(ValueError, match="at least one"):
             await measure(**arguments)
 
@@ -172,3 +172,18 @@ def test_intervals_widen_with_the_noise() -> None:
     assert one.low <= one.value <= one.high
     assert other.high - other.low > 5 * (one.high - one.low)
     assert ratio(quiet, quiet).low == ratio(quiet, quiet).high == 1.0
+
+
+def test_one_pair_has_no_interval() -> None:
+    found = ratio([Sample(100, 1.0)], [Sample(100, 2.0)])
+    assert (found.value, found.low) == (2.0, 0.0)
+    assert found.high > 1000
+    assert not found.beyond_noise
+
+
+@given(st.integers(1, 500), st.integers(1, 64))
+def test_blocks_hold_those_in_flight_and_rounds_make_enough_of_them(prompts: int, concurrency: int) -> None:
+    size, rounds = block_size(prompts, concurrency), wanted_rounds(prompts, concurrency)
+    assert 1 <= size <= 4 * concurrency
+    assert size >= concurrency
+    assert rounds * -(-prompts // size) >= 6
