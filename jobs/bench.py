@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from eagle3ops.answers import AnswerRow, read_answers
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import RequestError
+from eagle3ops.jobs.field import tool_figures
 from eagle3ops.jobs.lineup import plan_context, planned, shared, visited, visits
 from eagle3ops.jobs.loads import BUNDLED, cases
 from eagle3ops.jobs.near_ties import Outputs, collect, judged
@@ -81,6 +82,9 @@ class BenchSpec(StageSpec):
     max_gap: float = Field(default=0.05, gt=0)
     """Relative gap between predicted and served accept length above which the wiring or the training is suspect."""
 
+    bench_serving: bool = False
+    """Run `sglang.bench_serving` against every server too, where SGLang is the engine: the number that others quote."""
+
     @field_validator("questions")
     @classmethod
     def _absolute(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -110,6 +114,7 @@ class Bench(Job):
     uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.bench",
+        "eagle3ops.jobs.field",
         "eagle3ops.jobs.lineup",
         "eagle3ops.jobs.loads",
         "eagle3ops.jobs.near_ties",
@@ -177,6 +182,10 @@ class Bench(Job):
                 if near:
                     await collect(outputs, clients, Sampling(max_new_tokens=spec.equality_tokens), spec.batch)
                 await visited(ctx, lineup, loads, group, clients, measured)
+                if spec.bench_serving:
+                    new = [label for label in clients if label not in record.get("bench_serving", {})]
+                    found = await tool_figures(ctx, spec, servers, new, rows)
+                    record["bench_serving"] = record.get("bench_serving", {}) | found
         record |= told(ctx, loads, measured)
         if near:
             record["divergence"] = await judged(ctx, outputs)

@@ -42,10 +42,10 @@ def ladder(spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[Case]":
         rounds = spec.timing_rounds
         if concurrency > 1:
             rounds = max(rounds, wanted_rounds(len(prompts), concurrency))
-        for sampling in (natural, forced) if spec.forced_tokens else (natural,):
-            found.append(
-                Case(kind="ladder", prompts=prompts, sampling=sampling, concurrency=concurrency, rounds=rounds)
-            )
+        found += [
+            Case(kind="ladder", prompts=prompts, sampling=sampling, concurrency=concurrency, rounds=rounds)
+            for sampling in ((natural, forced) if spec.forced_tokens else (natural,))
+        ]
         if spec.latency_prompts:
             found.append(Case(kind="latency", prompts=few, sampling=natural, concurrency=concurrency))
     return found
