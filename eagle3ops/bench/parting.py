@@ -56,6 +56,8 @@ async def engine_noise(client: EngineClient, prompts: Sequence[Sequence[int]], t
             if len(places[at]) < 2:
                 continue
             (first, token_a), (second, token_b) = sorted(places[at], reverse=True)[:2]
+            # All of it has to be computed again: what is left of a remembered prefix is one token, as in decoding.
+            await client.flush_cache()
             again = await client.next_logprobs([*ids, *answer.output_ids[:at]], [token_a, token_b])
             worst = max(worst, abs((first - second) - (again[0] - again[1])))
     return worst
