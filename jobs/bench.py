@@ -15,7 +15,7 @@ from eagle3ops.errors import RequestError
 from eagle3ops.jobs.field import tool_figures
 from eagle3ops.jobs.lineup import plan_context, planned, shared, visited, visits
 from eagle3ops.jobs.loads import BUNDLED, cases
-from eagle3ops.jobs.near_ties import Outputs, collect, judged
+from eagle3ops.jobs.near_ties import Outputs, ask_baseline, collect, judged
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
@@ -182,6 +182,8 @@ class Bench(Job):
                 if near:
                     await collect(outputs, clients, Sampling(max_new_tokens=spec.equality_tokens), spec.batch)
                 await visited(ctx, lineup, loads, group, clients, measured)
+                if near:
+                    await ask_baseline(ctx, outputs, clients.get(BASELINE))
                 if spec.bench_serving:
                     new = [label for label in clients if label not in record.get("bench_serving", {})]
                     found = await tool_figures(ctx, spec, servers, new, rows)

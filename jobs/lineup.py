@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from eagle3ops.bench.cases import BASELINE, Case, Measured, run_cases
 from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast
-from eagle3ops.jobs.serve import started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.job import PlanContext
 from eagle3ops.words import human_bytes
@@ -121,21 +120,35 @@ def shared(setting: "ServeSpec", rows: int, length: int) -> "ServeSpec":
 
 @asynccontextmanager
 async def up(
-    ctx: Context, servers: "Mapping[str, ServeSpec]", role: str = "engine-bench"
+    ctx: Context,
+    servers: "Mapping[str, ServeSpec]",
+    *,
+    role: str = "engine-bench",
+    engines: Mapping[str, str] | None = None,
 ) -> "AsyncIterator[dict[str, EngineClient]]":
-    """All of these servers, running. The first is waited for alone: it compiles what the others then find."""
+    """All of these servers, running. They start together: what they compile was compiled and kept by earlier stages.
+
+    Args:
+        ctx: of the stage.
+        servers: by label.
+        role: begins the names of their logs.
+        engines: by label, where it is not the pipeline's for all.
+    """
+    from eagle3ops.engines.registry import adapter
+    from eagle3ops.engines.serving import running
 
     async def enter(stack: AsyncExitStack, label: str) -> "EngineClient":
-        return await stack.enter_async_context(started(ctx, servers[label], f"{role}-{slug(label)}"))
+        name = f"{role}-{slug(label)}"
+        engine = adapter((engines or {}).get(label, ctx.pipeline.engine.name))
+        log = ctx.run_dir / "logs" / f"{name}.log"
+        server = running(engine, servers[label], spawn=ctx.spawn, role=name, log=log)
+        return await stack.enter_async_context(server)
 
-    first, *rest = servers
     async with AsyncExitStack() as stack:
-        clients = {first: await enter(stack, first)}
-        stacks = [await stack.enter_async_context(AsyncExitStack()) for _ in rest]
+        stacks = {label: await stack.enter_async_context(AsyncExitStack()) for label in servers}
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(enter(one, label)) for one, label in zip(stacks, rest, strict=True)]
-        clients |= {label: task.result() for label, task in zip(rest, tasks, strict=True)}
-        yield clients
+            tasks = {label: group.create_task(enter(one, label)) for label, one in stacks.items()}
+        yield {label: task.result() for label, task in tasks.items()}
 
 
 def slug(label: str) -> str:
@@ -144,17 +157,18 @@ def slug(label: str) -> str:
 
 
 async def visits(
-    ctx: Context, lineup: Lineup, servers: "Mapping[str, ServeSpec]"
+    ctx: Context, lineup: Lineup, servers: "Mapping[str, ServeSpec]", **how: Any
 ) -> "AsyncGenerator[tuple[tuple[str, ...], dict[str, EngineClient]]]":
-    """Every group with its running servers; where they take turns, every server by itself, `TURNS` times."""
+    """Every group with its running servers; where they take turns, every server by itself, `TURNS` times.
+    `how` are further words for `up`."""
     for group in lineup.groups:
         if not lineup.alone:
-            async with up(ctx, {label: servers[label] for label in group}) as clients:
+            async with up(ctx, {label: servers[label] for label in group}, **how) as clients:
                 yield group, clients
             continue
         for _ in range(TURNS):
             for label in group:
-                async with up(ctx, {label: servers[label]}) as clients:
+                async with up(ctx, {label: servers[label]}, **how) as clients:
                     yield group, clients
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3ops.bench.cases import BASELINE
 from eagle3ops.bench.parting import engine_gap, engine_noise, first_divergence, torn
+from eagle3ops.engines.client import EngineError
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.context import Context
 from eagle3ops.targets import read_target_info
@@ -58,7 +59,7 @@ class Outputs:
 
 
 async def collect(outputs: Outputs, clients: "dict[str, EngineClient]", sampling: "Sampling", batch: int) -> None:
-    """Have every server that has not done so yet answer, and the baseline judge what differs while it is up."""
+    """Have every server that has not done so yet answer; the baseline twice."""
     from eagle3ops.bench.measure import answer_all
 
     async def answers(client: "EngineClient") -> list[list[int]]:
@@ -70,23 +71,30 @@ async def collect(outputs: Outputs, clients: "dict[str, EngineClient]", sampling
             outputs.made[label] = await answers(client)
             if label == BASELINE:
                 outputs.again = await answers(client)
-    base = clients.get(BASELINE)
+
+
+async def ask_baseline(ctx: Context, outputs: Outputs, base: "EngineClient | None") -> None:
+    """Have the baseline, as long as it is up, judge what differs, if it tells log probabilities."""
     if base is None or BASELINE not in outputs.made:
         return
-    if outputs.noise is None:
-        outputs.noise = await engine_noise(base, outputs.prompts, outputs.limit)
-    if outputs.noise is None:
-        return
-    for label in outputs.made:
-        if label == BASELINE or label in outputs.gaps:
-            continue
-        found: dict[int, float] = {}
-        for index, at in outputs.parted(label):
-            a, b = outputs.made[BASELINE][index], outputs.made[label][index]
-            gap = await engine_gap(base, [*outputs.prompts[index], *a[:at]], a[at], b[at])
-            if gap is not None:
-                found[index] = gap
-        outputs.gaps[label] = found
+    try:
+        if outputs.noise is None:
+            outputs.noise = await engine_noise(base, outputs.prompts, outputs.limit)
+        if outputs.noise is None:
+            return
+        for label in outputs.made:
+            if label == BASELINE or label in outputs.gaps:
+                continue
+            found: dict[int, float] = {}
+            for index, at in outputs.parted(label):
+                a, b = outputs.made[BASELINE][index], outputs.made[label][index]
+                gap = await engine_gap(base, [*outputs.prompts[index], *a[:at]], a[at], b[at])
+                if gap is not None:
+                    found[index] = gap
+            outputs.gaps[label] = found
+    except EngineError as error:
+        outputs.noise = None
+        ctx.warn(f"the engine's own log probabilities are not known: {str(error).splitlines()[0]}")
 
 
 async def judged(ctx: Context, outputs: Outputs) -> dict[str, Any]:
