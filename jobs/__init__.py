@@ -20,9 +20,10 @@ _MODULES = {
     "verify": "Verify",
     "bench": "Bench",
     "report": "Report",
+    "compare": "Compare",
 }
 """Job name (and module) -> class, in the order in which the whole pipeline runs."""
-_APART: frozenset[str] = frozenset()
+_APART: frozenset[str] = frozenset({"compare"})
 """Those that the pipeline does not run: they are asked for by name."""
 
 
