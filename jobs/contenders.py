@@ -141,7 +141,9 @@ def refuse_unfit(text: str, folder: Path, target: Path, engine: EngineSpec) -> N
     """
     from eagle3ops.wiring.lint.lint import lint
 
-    findings = [one for one in lint(folder, target, engine.name, engine_version(engine)) if one.severity == "error"]
+    findings = [
+        one for one in lint(folder, target, engine.name, engine_version(engine, target)) if one.severity == "error"
+    ]
     if findings:
         first = findings[0]
         more = f" ({len(findings) - 1} more: eagle3ops lint shows them)" if len(findings) > 1 else ""
@@ -150,17 +152,19 @@ def refuse_unfit(text: str, folder: Path, target: Path, engine: EngineSpec) -> N
         )
 
 
-def engine_version(engine: EngineSpec) -> str | None:
-    """Of an engine that is installed separately; None for our own."""
-    if engine.name == "reference":
-        return None
-    if engine.name == "sglang":
-        from eagle3ops.engines.sglang.requirements import installed, interpreter
+def engine_version(engine: EngineSpec, target: Path) -> str | None:
+    """Of an engine that is installed separately; None for our own. Raises RequestError where it cannot serve here."""
+    from eagle3ops.engines.base import ServeSpec
+    from eagle3ops.engines.registry import adapter
 
-        return installed(interpreter(engine.python), engine.environment).get("sglang")
-    raise RequestError(
-        f"stages.compare.engines: {engine.name} cannot be compared yet", remedy="use reference or sglang"
-    )
+    told = getattr(adapter(engine.name), "version", None)
+    if told is None:
+        return None
+    asked = ServeSpec(
+        model=target, port=0, device=engine.device, python=engine.python, gpus=engine.gpus,
+        arguments=engine.arguments, variables=engine.environment,
+    )  # fmt: skip
+    return str(told(asked))
 
 
 def server(ctx: Context, stage: ServeStageSpec, one: Contender, rows: int, length: int) -> "ServeSpec":

@@ -42,7 +42,6 @@ async def _one(
     from eagle3ops.bench.serving_tool import ToolError, ToolRun, parse_tool_line, write_dataset
     from eagle3ops.engines.client import log_tail
     from eagle3ops.engines.registry import adapter
-    from eagle3ops.engines.sglang.requirements import interpreter
     from eagle3ops.jobs.lineup import slug
 
     role = f"bench-serving-{slug(label)}-{concurrency}"
@@ -53,7 +52,8 @@ async def _one(
     write_dataset([str(row.messages[-1]["content"]) for row in chosen], dataset)
     output.unlink(missing_ok=True)
     run = ToolRun(
-        python=interpreter(server.python),
+        # As the server itself was started.
+        python=adapter("sglang").argv(server)[0],
         url=server.url,
         model=read_target_info(ctx.inputs["fetch"]).path,
         dataset=dataset,
