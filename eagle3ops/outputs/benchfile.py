@@ -112,6 +112,8 @@ class Bench:
     """Settings beyond `MAX_SETTINGS`."""
     loads: tuple[Load, ...] = ()
     """Further loads; none in files of before they were measured."""
+    engine: str = ""
+    """Which one was measured; empty in older files."""
 
     def setting(self, label: str) -> Setting | None:
         """The setting with this label."""
@@ -166,6 +168,7 @@ def parse_bench(data: object) -> Bench | None:
         divergence=_divergence(record.get("divergence")),
         left_out=max(0, len(rows) - MAX_SETTINGS),
         loads=parse_loads(record),
+        engine=text(record.get("engine"), 20),
     )
 
 
