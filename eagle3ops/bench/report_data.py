@@ -101,6 +101,8 @@ class ReportData:
     """One for each TTT step, 0 to 1."""
     accept: tuple[Accept, ...] = ()
     timings: tuple[Timing, ...] = ()
+    loads: tuple[Table, ...] = ()
+    """Further loads: more requests in flight, arrivals of tokens, kinds of question, lengths of prompt."""
     wiring: tuple[Table, ...] = ()
     equality: tuple[Table, ...] = ()
     """Output with and without the drafter."""

@@ -88,7 +88,7 @@ def load_prompts(path: Path) -> LoadedPrompts:
 
 
 def parse_row(row: object, fallback_id: str, *, category: str = "file") -> Prompt:
-    """Make a prompt of one row: everything up to the last turn of the user.
+    """Make a prompt of one row: everything up to the last turn of the user. A row may name its own category.
 
     Raises:
         ValueError: the row is no prompt; the message says why.
@@ -99,6 +99,9 @@ def parse_row(row: object, fallback_id: str, *, category: str = "file") -> Promp
         raise ValueError(f"an object is needed, found {_kind(row)}")
     given = row.get("id")
     name = str(given) if isinstance(given, str | int) and not isinstance(given, bool) and given != "" else fallback_id
+    kind = row.get("category")
+    if isinstance(kind, str) and kind.strip():
+        category = _text(kind, '"category"').strip()[:40]
     for key in _CONVERSATION_KEYS:
         if key in row:
             return Prompt(name, _turns(row[key], key, row.get("system")), category)

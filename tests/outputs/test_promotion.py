@@ -319,3 +319,12 @@ def test_promoting_needs_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_another_engine_than_ours_is_held_to_the_margins_where_its_output_differs(tmp_path: Path) -> None:
+    make_bench_run(tmp_path, A, bench_json(engine="sglang"), without=("equal_output",))
+    assert promote(tmp_path, A)["changed"]
+    failing = bench_json(engine="sglang")
+    make_bench_run(tmp_path, B, failing, without=("equal_output",), failing=("divergence",))
+    with pytest.raises(Refused, match=r"divergence is FAIL"):
+        promote(tmp_path, B)
