@@ -19,10 +19,11 @@ _MODULES = {
     "serve": "Serve",
     "verify": "Verify",
     "bench": "Bench",
+    "sweep": "Sweep",
     "report": "Report",
 }
 """Job name (and module) -> class, in the order in which the whole pipeline runs."""
-_APART: frozenset[str] = frozenset()
+_APART: frozenset[str] = frozenset({"sweep"})
 """Those that the pipeline does not run: they are asked for by name."""
 
 
