@@ -116,7 +116,7 @@ class Lane:
             async with self.opener(setting, self) as client:
                 ready.set_result(client)
                 await stop.wait()
-        except Exception as error:  # noqa: BLE001  (handed to whoever waits for the server)
+        except Exception as error:
             if ready.done():
                 raise
             ready.set_exception(error)

@@ -12,7 +12,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.sweep.book import Book
 from eagle3ops.sweep.halving import Decision, Halving, decide
 from eagle3ops.sweep.lane import Lane
-from eagle3ops.sweep.measurement import BASELINE, block_prompts, measured, speedup
+from eagle3ops.sweep.measurement import BASELINE, accept_of, block_prompts, measured, speedup
 from eagle3ops.sweep.memory import server_memory
 from eagle3ops.sweep.points import Point, Setting
 

@@ -20,7 +20,7 @@ class Schedule:
     requests: int
     """Timed requests, of points and baselines."""
     sequential_requests: float
-    """Requests that one lane waits for one after another, as if a request at concurrency c took as long as one alone."""
+    """Requests that one lane waits for one after another; c of them at once count as one."""
     lanes: int
 
 
