@@ -313,6 +313,7 @@ def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec) -> "list[Lane]":
     """One for each group of GPUs of the lease that a server takes; a host without GPUs is one lane."""
     from eagle3ops.engines.base import on_gpu
     from eagle3ops.sweep.lane import Lane
+    from eagle3ops.sweep.measurement import BASELINE
     from eagle3ops.sweep.race import log_role
 
     engine = ctx.pipeline.engine
@@ -327,7 +328,7 @@ def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec) -> "list[Lane]":
         served = spec_of(ctx, spec, stage, setting, gpus=len(lane.gpus) or width, taken=taken)
         if lane.gpus:
             served = replace(served, variables={**served.variables, "CUDA_VISIBLE_DEVICES": ",".join(lane.gpus)})
-        return started(ctx, served, log_role(lane, setting))
+        return started(ctx, served, log_role(lane.name, BASELINE if setting is None else setting.label))
 
     names = ["GPU " + "+".join(group) if group else "host" for group in groups]
     return [

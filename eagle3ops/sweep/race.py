@@ -191,10 +191,8 @@ class Race:
         if row is not None:
             self.book.add({"kind": "measured", "point": point.label, "rung": rung, **row})
             found = speedup([row], point.label)
-            accept = row["accept"].get(point.label)
-            length = (
-                f", accept length {1 + accept['correct_drafts'] / max(1, accept['verify_steps']):.2f}" if accept else ""
-            )
+            accept = accept_of([row], point.label)
+            length = "" if accept is None else f", accept length {accept.accept_length:.2f}"
             self.told.info(f"{point.label}: {_interval(found)} of the baseline{length}")
         self._step()
 
@@ -258,14 +256,14 @@ class Race:
         if count > self.rules.baseline_restarts:
             raise Eagle3opsError(
                 f"the baseline on {lane.name} failed {count} times: {error.what}",
-                remedy=f"logs/{log_role(lane, None)}.log in the run's folder says why; resume goes on from here",
+                remedy=f"logs/{log_role(lane.name, BASELINE)}.log in the run's folder says why",
             ) from error
         self.told.warn(f"{lane.name}: the baseline failed and is started again, the pair is repeated: {_reason(error)}")
 
     def _failed(self, lane: Lane, point: Point, rung: int | str, error: Eagle3opsError, *, of: str) -> None:
         """Write a failure down. What the engine refuses before it starts would be refused again."""
         for_good = error.exit_code == 2
-        log = f"logs/{log_role(lane, point.setting)}.log"
+        log = f"logs/{log_role(lane.name, point.setting.label)}.log"
         self.book.add(
             {"kind": "failure", "subject": of, "rung": rung, "for_good": for_good, "what": _reason(error), "log": log}
         )
@@ -328,10 +326,14 @@ class Race:
                     return
 
 
-def log_role(lane: Lane, setting: Setting | None) -> str:
-    """The role, and so the log, of a server: `engine-sweep-gpu-0-3-4-16-attention-triton`."""
-    name = BASELINE if setting is None else setting.label
-    words = f"engine-sweep-{lane.name}-{name}".lower()
+def log_role(lane: str, setting: str) -> str:
+    """The role, and so the log, of a server: `engine-sweep-gpu-0-3-4-16-attention-triton`.
+
+    Args:
+        lane: its name.
+        setting: its label, or `baseline`.
+    """
+    words = f"engine-sweep-{lane}-{setting}".lower()
     return "".join(c if c.isalnum() and c.isascii() else "-" for c in words)[:120]
 
 
