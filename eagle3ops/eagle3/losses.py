@@ -13,7 +13,14 @@ from eagle3ops.eagle3.packing import Batch
 from eagle3ops.eagle3.target_head import TargetHead
 
 ROWS = 256
-"""Rows of logits that are turned to float32 at once; the buffers then stay in the CPU's cache."""
+"""Rows of logits that a CPU turns to float32 at once; the buffers then stay in its cache."""
+GPU_VALUES = 1 << 27
+"""Logits that a GPU turns to float32 at once (512 MB): blocks that a CPU likes would leave it waiting for launches."""
+
+
+def block_rows(logits: Tensor, columns: int) -> int:
+    """Rows of so many columns that are worked on at once, on the device of `logits`."""
+    return max(ROWS, GPU_VALUES // columns) if logits.is_cuda else ROWS
 
 
 class _SoftCrossEntropy(torch.autograd.Function):
@@ -24,8 +31,9 @@ class _SoftCrossEntropy(torch.autograd.Function):
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         gradient = torch.empty_like(logits)
         loss = torch.empty(logits.shape[0], dtype=wide, device=logits.device)
-        for start in range(0, logits.shape[0], ROWS):
-            part = slice(start, start + ROWS)
+        block = block_rows(logits, logits.shape[1])
+        for start in range(0, logits.shape[0], block):
+            part = slice(start, start + block)
             target = teacher[source[part]]
             logs = logits[part].to(wide).log_softmax(-1)
             loss[part] = -(target * logs).sum(-1)
@@ -87,8 +95,9 @@ def draft_teacher(head: TargetHead, draft_head: Tensor, final: Tensor) -> Tensor
     normed, weight = head.normed(final), draft_head.to(final.dtype)
     wide = torch.float64 if final.dtype == torch.float64 else torch.float32
     out = torch.empty(final.shape[0], draft_head.shape[0], dtype=wide, device=final.device)
-    for start in range(0, final.shape[0], ROWS):
-        part = slice(start, start + ROWS)
+    block = block_rows(final, draft_head.shape[0])
+    for start in range(0, final.shape[0], block):
+        part = slice(start, start + block)
         torch.softmax(F.linear(normed[part], weight).to(wide), -1, out=out[part])
     return out
 

@@ -11,10 +11,13 @@ same machine, training ends with the same export, bit by bit.
 
 import hashlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,8 @@ from eagle3ops.eagle3.training_state import TrainingState
 from eagle3ops.eagle3.ttt import unroll
 from eagle3ops.eagle3.vocab import build_vocabulary, count_tokens, coverage_of
 
+AHEAD = 3
+"""Batches that are packed before a GPU needs them."""
 Progress = Callable[[int, int], None]
 Metric = Callable[[str, float, int | None], None]
 
@@ -166,6 +171,33 @@ class Trainer:
         batch = pack([self.corpus.document(i) for i in indices], self.config.ttt_steps, self.device)
         assert batch is not None
         return batch
+
+    def packed(self, course: Iterator[tuple[int, list[int]]], ahead: int) -> Iterator[tuple[int, Batch | None]]:
+        """The batches of a course, packed; None for a step without documents.
+
+        Args:
+            ahead: how many are packed before they are asked for, in a thread: hundreds of small copies from mapped
+                files take as long as a GPU takes for a step. The order, and so the result, is the same.
+        """
+
+        def one(step: tuple[int, list[int]]) -> tuple[int, Batch | None]:
+            return step[0], self.batch(step[1]) if step[1] else None
+
+        if not ahead:
+            yield from map(one, course)
+            return
+        with ThreadPoolExecutor(max_workers=1) as packer:
+            waiting: deque[Future[tuple[int, Batch | None]]] = deque()
+            try:
+                for step in course:
+                    waiting.append(packer.submit(one, step))
+                    if len(waiting) > ahead:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
 
     def loss(self, drafter: Drafter, batch: Batch, scale: Tensor | None) -> tuple[Tensor, list[StepSums]]:
         """Unroll the drafter over one batch."""
@@ -328,10 +360,13 @@ def run_course(
     last: list[dict[str, float]] = []
     progress(course.first, total)
     with TrainLog(out, course.first, metric) as log:
-        for step, (epoch, indices) in zip(range(course.first, course.last), course.batches, strict=False):
+        steps = range(course.first, course.last)
+        batches = trainer.packed(
+            islice(course.batches, len(steps)), ahead=AHEAD if trainer.device.type == "cuda" else 0
+        )
+        for step, (epoch, batch) in zip(steps, batches, strict=True):
             factor = schedule.set(step)
-            if indices:
-                batch = trainer.batch(indices)
+            if batch is not None:
                 loss, parts = trainer.loss(drafter, batch, trainer.scale)
                 loss.backward()  # type: ignore[no-untyped-call]
                 norm = float(torch.nn.utils.clip_grad_norm_(drafter.parameters(), config.clip))

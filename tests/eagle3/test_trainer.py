@@ -216,3 +216,30 @@ def test_settings_that_make_no_sense_are_named(setting: dict[str, Any]) -> None:
 
 def test_a_document_with_nothing_trained_gives_no_batch(document_of: Callable[..., object]) -> None:
     assert pack([document_of([0] * 6, 0)], 2) is None  # type: ignore[list-item]
+
+
+def test_batches_packed_ahead_are_those_packed_in_turn(
+    head: TargetHead, row_of: Callable[..., FeatureRow], drafter_of: Callable[..., Drafter]
+) -> None:
+    rows = [row_of(str(i), [0] * 3 + [1] * (6 + i % 4), i) for i in range(12)]
+    trainer = Trainer(rows, drafter_of().config.aux_layers, head, CONFIG)
+    course = [(0, [3, 1]), (0, []), (0, [0, 2, 4]), (1, [5]), (1, []), (1, [7, 6])]
+    in_turn = list(trainer.packed(iter(course), ahead=0))
+    ahead = list(trainer.packed(iter(course), ahead=2))
+    assert [epoch for epoch, _ in ahead] == [0, 0, 0, 1, 1, 1]
+    for (_, one), (_, other) in zip(in_turn, ahead, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert torch.equal(one.aux, other.aux)
+            assert torch.equal(one.next_ids, other.next_ids)
+
+
+def test_what_fails_in_the_packing_thread_is_raised_where_the_batch_is_asked_for(
+    head: TargetHead, row_of: Callable[..., FeatureRow], drafter_of: Callable[..., Drafter]
+) -> None:
+    rows = [row_of(str(i), [0] * 3 + [1] * 6, i) for i in range(3)]
+    trainer = Trainer(rows, drafter_of().config.aux_layers, head, CONFIG)
+    packed = trainer.packed(iter([(0, [0]), (0, [99]), (0, [1])]), ahead=2)
+    assert next(packed)[1] is not None
+    with pytest.raises(IndexError):
+        next(packed)
