@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from eagle3ops.answers import read_answers
+from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import RequestError
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
+from eagle3ops.runs.planning import wanted_gpus
 from eagle3ops.spec.base import Section, StageSpec
 from eagle3ops.sweep import constraints
 from eagle3ops.sweep.points import Axes, LeftOut, Point, Setting, expand, invalid
@@ -264,8 +266,9 @@ def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[li
     """What a sweep comes to: notes, and seconds where the speed of this engine is known from earlier stages."""
     from eagle3ops.sweep.schedule import schedule
 
-    halving, width = halving_of(spec), max(1, ctx.pipeline.engine.gpus)
-    per_server = spec.gpus_per_server or width
+    halving, engine = halving_of(spec), ctx.pipeline.engine
+    gpus = wanted_gpus(ctx.pipeline) if on_gpu(engine.device) else 0
+    per_server = spec.gpus_per_server or max(1, engine.gpus)
     by_load: dict[int, int] = {}
     for point in points:
         by_load[point.concurrency] = by_load.get(point.concurrency, 0) + 1
@@ -274,7 +277,7 @@ def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[li
         len({point.setting for point in points}),
         halving,
         final_pairs=spec.final_pairs,
-        lanes=max(1, width // per_server),
+        lanes=max(1, gpus // per_server),
         room=spec.per_gpu,
     )
     field = " -> ".join(f"{size} x {halving.pairs(rung)} pairs" for rung, size in enumerate(found.field))
@@ -311,7 +314,6 @@ def _known_speed(ctx: PlanContext) -> tuple[float | None, float | None]:
 
 def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec) -> "list[Lane]":
     """One for each group of GPUs of the lease that a server takes; a host without GPUs is one lane."""
-    from eagle3ops.engines.base import on_gpu
     from eagle3ops.sweep.lane import Lane
     from eagle3ops.sweep.measurement import BASELINE
     from eagle3ops.sweep.race import log_role

@@ -105,7 +105,7 @@ class Race:
         """Why a point is not tried any more; None as long as it is."""
         failures = self.book.failures_of(point.label, point.setting.label)
         last = failures[-1] if failures else None
-        if last is not None and (last["for_good"] or len(failures) > self.rules.retries):
+        if last is not None and len(failures) > self.rules.retries:
             return str(last["what"])
         return None
 
@@ -252,7 +252,7 @@ class Race:
     def _baseline_failed(self, lane: Lane, error: Eagle3opsError) -> None:
         count = self._baseline_failures[lane.name] = self._baseline_failures.get(lane.name, 0) + 1
         subject = f"{BASELINE} on {lane.name}"
-        self.book.add({"kind": "failure", "subject": subject, "rung": None, "for_good": False, "what": _reason(error)})
+        self.book.add({"kind": "failure", "subject": subject, "rung": None, "what": _reason(error)})
         if count > self.rules.baseline_restarts:
             raise Eagle3opsError(
                 f"the baseline on {lane.name} failed {count} times: {error.what}",
@@ -261,12 +261,9 @@ class Race:
         self.told.warn(f"{lane.name}: the baseline failed and is started again, the pair is repeated: {_reason(error)}")
 
     def _failed(self, lane: Lane, point: Point, rung: int | str, error: Eagle3opsError, *, of: str) -> None:
-        """Write a failure down. What the engine refuses before it starts would be refused again."""
-        for_good = error.exit_code == 2
+        """Write a failure down."""
         log = f"logs/{log_role(lane.name, point.setting.label)}.log"
-        self.book.add(
-            {"kind": "failure", "subject": of, "rung": rung, "for_good": for_good, "what": _reason(error), "log": log}
-        )
+        self.book.add({"kind": "failure", "subject": of, "rung": rung, "what": _reason(error), "log": log})
         gone = self.given_up(point) is not None
         then = f"it is left out; its log is {log}" if gone else "it is started again"
         self.told.warn(f"{point.label}: failed on {lane.name}, {then}: {_reason(error)}")
