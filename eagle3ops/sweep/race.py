@@ -91,14 +91,18 @@ class Race:
                 remedy="the logs of their servers, logs/engine-sweep-*.log in the run's folder, say why",
             )
 
-    def rows(self, point: Point) -> list[dict[str, Any]]:
-        """All measurements of a point on the rungs, in order."""
-        found = ((rung, self.book.measured.get((point.label, str(rung)))) for rung in range(self.rules.halving.rungs))
-        return [row for _, row in found if row is not None]
+    def rows(self, point: Point, rungs: int | None = None) -> list[dict[str, Any]]:
+        """The measurements of a point on the first so many rungs, in order; on all when left out."""
+        wanted = range(self.rules.halving.rungs if rungs is None else rungs)
+        found = (self.book.measured.get((point.label, str(rung))) for rung in wanted)
+        return [row for row in found if row is not None]
 
-    def estimate(self, point: Point) -> Ratio | None:
-        """Its speed-up over the baseline, over all pairs so far."""
-        rows = self.rows(point)
+    def estimate(self, point: Point, rung: int) -> Ratio | None:
+        """Its speed-up over the baseline, over all pairs up to a rung.
+
+        What a later rung found must not change who went on to it: a sweep that is taken up again decides the same.
+        """
+        rows = self.rows(point, rung + 1)
         return speedup(rows, point.label) if rows else None
 
     def given_up(self, point: Point) -> str | None:
@@ -277,7 +281,9 @@ class Race:
                 for point in alive
                 if point.concurrency == concurrency and (point.label, str(rung)) in self.book.measured
             }
-            estimates = {label: found for label, point in racing.items() if (found := self.estimate(point)) is not None}
+            estimates = {
+                label: found for label, point in racing.items() if (found := self.estimate(point, rung)) is not None
+            }
             outcome = decide(estimates, self.rules.halving)
             decisions += outcome
             kept += [racing[one.label] for one in outcome if one.kept]
