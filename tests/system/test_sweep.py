@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 FAULTS = Path(__file__).parents[2] / "benchmarks" / "sweep_faults.py"
