@@ -21,9 +21,10 @@ _MODULES = {
     "bench": "Bench",
     "sweep": "Sweep",
     "report": "Report",
+    "compare": "Compare",
 }
 """Job name (and module) -> class, in the order in which the whole pipeline runs."""
-_APART: frozenset[str] = frozenset({"sweep"})
+_APART: frozenset[str] = frozenset({"sweep", "compare"})
 """Those that the pipeline does not run: they are asked for by name."""
 
 

@@ -3,26 +3,35 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from eagle3ops.answers import AnswerRow, read_answers
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
+from eagle3ops.errors import RequestError
+from eagle3ops.jobs.field import tool_figures
+from eagle3ops.jobs.lineup import plan_context, planned, shared, visited, visits
+from eagle3ops.jobs.loads import BUNDLED, cases
+from eagle3ops.jobs.near_ties import Outputs, ask_baseline, collect, judged
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
-from eagle3ops.targets import read_target_info
+from eagle3ops.spec.models import Pipeline
 
 if TYPE_CHECKING:
     from eagle3ops.bench.accept import AcceptStats
+    from eagle3ops.bench.cases import Case, Measured
+    from eagle3ops.engines.base import ServeSpec
     from eagle3ops.engines.client import Answer, EngineClient
 
 BASELINE = "baseline"
+QUESTION_TOKENS = 4096
+"""Tokens of a question at most, for the forecast."""
 
 
 class BenchSpec(StageSpec):
@@ -34,25 +43,65 @@ class BenchSpec(StageSpec):
         SpeculationSpec(steps=3, topk=1, draft_tokens=4),
     )
     """Settings timed against the baseline, beside the one that is served."""
+    concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(default=(1,), min_length=1)
+    """Requests in flight at which throughput is measured; the first decides what is recommended."""
     timing_prompts: int = Field(default=10, ge=2)
-    """Held-out prompts in each timed round, batch 1."""
+    """Held-out prompts in each timed round; at least two for each request in flight are taken."""
     timing_tokens: int = Field(default=64, ge=8)
     timing_rounds: int = Field(default=1, ge=1)
     natural_stop: bool = True
     """Stop where the target stops; a forced length understates the accept length, as text after the end is unusual."""
+    forced_tokens: int = Field(default=0, ge=0)
+    """Measure throughput a second time with answers of exactly so many tokens, as other tools do; 0: do not. The two
+    are recorded apart."""
+    latency_prompts: int = Field(default=4, ge=0)
+    """Held-out prompts that are streamed at each concurrency, for the time to the first token and between tokens; 0:
+    none. They are no part of the throughput, as streaming costs some."""
+    questions: tuple[str, ...] = ()
+    """Question sets whose results are told apart by category: `bundled`, or files as `generate` takes them."""
+    question_prompts: int = Field(default=16, ge=1)
+    """Questions of each category at most."""
+    question_tokens: int = Field(default=128, ge=8)
+    question_concurrency: int = Field(default=8, ge=1)
+    prompt_lengths: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Upper ends of buckets of prompt lengths that are measured apart: `[256, 1024, 4096]`; none when left out."""
+    length_prompts: int = Field(default=8, ge=1)
+    """Prompts in each bucket."""
     accept_prompts: int = Field(default=96, ge=1)
     """Held-out prompts over which the served accept length is measured, to their natural end."""
     max_new_tokens: int = Field(default=128, ge=8)
     batch: int = Field(default=16, ge=1)
     """Requests at once where nothing is timed."""
     equality_prompts: int = Field(default=64, ge=0)
-    """Held-out prompts whose output has to be the same with and without speculation."""
+    """Held-out prompts whose output has to be the same with and without speculation; only the reference engine serves
+    a dtype in which that can be asked for."""
     equality_tokens: int = Field(default=64, ge=1)
     equality_dtype: Literal["float32"] = "float32"
     divergence_prompts: int = Field(default=16, ge=0)
     """Held-out prompts, in the served dtype, whose first divergence has to be a near-tie of the target."""
     max_gap: float = Field(default=0.05, gt=0)
     """Relative gap between predicted and served accept length above which the wiring or the training is suspect."""
+
+    bench_serving: bool = False
+    """Run `sglang.bench_serving` against every server too, where SGLang is the engine: the number that others quote."""
+
+    @field_validator("questions")
+    @classmethod
+    def _absolute(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # The run may be started, or resumed, from another folder.
+        return tuple(name if name == BUNDLED else str(Path(name).expanduser().absolute()) for name in value)
+
+    @property
+    def longest(self) -> int:
+        """New tokens of the longest answer."""
+        return max(
+            self.timing_tokens, self.forced_tokens, self.max_new_tokens, self.equality_tokens, self.question_tokens
+        )
+
+    @property
+    def most_rows(self) -> int:
+        """Requests in flight at most."""
+        return max(*self.concurrency, self.batch, self.question_concurrency if self.questions else 1)
 
 
 class Bench(Job):
@@ -65,71 +114,114 @@ class Bench(Job):
     uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.bench",
+        "eagle3ops.jobs.field",
+        "eagle3ops.jobs.lineup",
+        "eagle3ops.jobs.loads",
+        "eagle3ops.jobs.near_ties",
         "eagle3ops.jobs.serve",
         "eagle3ops.bench",
         "eagle3ops.engines",
         "eagle3ops.eagle3",
     )
 
+    @classmethod
+    def files(cls, spec: StageSpec) -> list[Path]:
+        """Question sets of one's own: an edited file is another input."""
+        assert isinstance(spec, BenchSpec)
+        return [Path(name) for name in spec.questions if name != BUNDLED]
+
     def plan(self, ctx: PlanContext) -> Plan:
-        """One engine for the baseline and one for each setting, side by side."""
+        """The baseline and one engine for each setting: all side by side, in groups, or in turn, as memory allows."""
         spec = ctx.spec
         assert isinstance(spec, BenchSpec)
-        engines = len(spec.settings) + 2
+        for path in self.files(spec):
+            if not path.is_file():
+                raise RequestError(
+                    f"stages.bench.questions: {path}: no such file",
+                    remedy="give a JSON or JSONL file of prompts, or `bundled`",
+                )
+        stage = ctx.pipeline.stages["serve"]
+        assert isinstance(stage, ServeStageSpec)
+        rows, length = spec.most_rows, longest_request(ctx.pipeline, spec)
+        lineup = planned(ctx, list(settings_of(spec, stage)), rows, length)
         return Plan(
             inputs=("drafter/", "engine"),
             outputs=("bench.json",),
-            forecast=engine_forecast(
-                ctx,
-                rows=spec.batch,
-                length=spec.max_new_tokens + 64,
-                engines=engines,
-                notes=(f"up to {engines} engines at once",),
-            ),
+            forecast=engine_forecast(ctx, rows=rows, length=length, engines=lineup.most, notes=(lineup.why,)),
             refusal=engine_refusal(ctx, speculation=True),
         )
 
     async def run(self, ctx: Context) -> None:
-        """Equality in float32, then accept length, timing and divergence in the served dtype."""
+        """Equality in float32, then accept length, divergence and all loads in the served dtype."""
+        from eagle3ops.bench.cases import Measured
+        from eagle3ops.engines.client import Sampling
+
         spec, stage = ctx.spec, ctx.pipeline.stages["serve"]
         assert isinstance(spec, BenchSpec)
         assert isinstance(stage, ServeStageSpec)
         answers = read_answers(ctx.inputs["generate"] / "answers.jsonl")
         rows = [row for row in answers if row.split == "heldout"]
-        record: dict[str, Any] = {"served": stage.speculation.label}
-        if spec.equality_prompts:
+        served_at = stage.speculation.label
+        record: dict[str, Any] = {"served": served_at, "engine": ctx.pipeline.engine.name}
+        if spec.equality_prompts and ctx.pipeline.engine.name == "reference":
             record["equality"] = await equal_output(ctx, spec, stage, rows[: spec.equality_prompts])
-        settings = {item.label: item for item in (stage.speculation, *spec.settings)}
-        async with AsyncExitStack() as stack:
-            clients = await start_all(ctx, stage, settings, stack)
-            served = await accept_length(ctx, spec, clients[stage.speculation.label], rows)
-            record["accept"] = compare_with_prediction(ctx, spec, stage, served)
-            record["timing"] = await time_settings(ctx, spec, clients, rows)
-            if spec.divergence_prompts:
-                record["divergence"] = await near_ties(ctx, spec, clients, stage, rows[: spec.divergence_prompts])
+        loads = await asyncio.to_thread(cases, ctx, spec, rows)
+        measured = [Measured() for _ in loads]
+        settings = settings_of(spec, stage)
+        servers = server_specs(ctx, spec, stage, settings)
+        lineup = planned(plan_context(ctx), list(settings), spec.most_rows, longest_request(ctx.pipeline, spec))
+        ctx.info(lineup.why)
+        record["lineup"] = lineup.as_json()
+        near = rows[: spec.divergence_prompts]
+        outputs = Outputs([row.prompt_ids for row in near], spec.equality_tokens)
+        async with aclosing(visits(ctx, lineup, servers)) as steps:
+            async for group, clients in steps:
+                if served_at in clients and "accept" not in record:
+                    served = await accept_length(ctx, spec, clients[served_at], rows)
+                    record["accept"] = compare_with_prediction(ctx, spec, stage, served)
+                if near:
+                    await collect(outputs, clients, Sampling(max_new_tokens=spec.equality_tokens), spec.batch)
+                await visited(ctx, lineup, loads, group, clients, measured)
+                if near:
+                    await ask_baseline(ctx, outputs, clients.get(BASELINE))
+                if spec.bench_serving:
+                    new = [label for label in clients if label not in record.get("bench_serving", {})]
+                    found = await tool_figures(ctx, spec, servers, new, rows)
+                    record["bench_serving"] = record.get("bench_serving", {}) | found
+        record |= told(ctx, loads, measured)
+        if near:
+            record["divergence"] = await judged(ctx, outputs)
         write_json(ctx.out / "bench.json", record)
         ctx.artifact(ctx.out / "bench.json", note="equality, accept length, paired throughput, divergence margins")
 
 
-async def start_all(
-    ctx: Context, stage: ServeStageSpec, settings: dict[str, SpeculationSpec], stack: AsyncExitStack
-) -> "dict[str, EngineClient]":
-    """The baseline and one engine per setting, all resident; they are stopped with `stack`."""
+def settings_of(spec: BenchSpec, stage: ServeStageSpec) -> dict[str, SpeculationSpec]:
+    """By label, the one that is served first."""
+    return {item.label: item for item in (stage.speculation, *spec.settings)}
+
+
+def longest_request(pipeline: Pipeline, spec: BenchSpec) -> int:
+    """Tokens of the longest prompt with its answer, as far as it is limited."""
+    prompt = int(pipeline.stages["generate"].model_dump().get("max_prompt_tokens", 1024))
+    return max(prompt, *spec.prompt_lengths, QUESTION_TOKENS if spec.questions else 0) + spec.longest
+
+
+def server_specs(
+    ctx: Context, spec: BenchSpec, stage: ServeStageSpec, settings: dict[str, SpeculationSpec]
+) -> "dict[str, ServeSpec]":
+    """What is started, the baseline first; each takes only the memory that these loads need."""
+    free = stage.model_copy(update={"port": None})
     chosen: dict[str, SpeculationSpec | None] = {BASELINE: None, **settings}
-    clients = {}
-    for label, speculation in chosen.items():
-        setting = serve_spec(ctx, stage.model_copy(update={"port": None}), speculation)
-        role = f"engine-bench-{label.replace('/', '-')}"
-        clients[label] = await stack.enter_async_context(started(ctx, setting, role))
-    return clients
+    length = longest_request(ctx.pipeline, spec)
+    return {label: shared(serve_spec(ctx, free, one), spec.most_rows, length) for label, one in chosen.items()}
 
 
 async def equal_output(
     ctx: Context, spec: BenchSpec, stage: ServeStageSpec, rows: Sequence[AnswerRow]
 ) -> dict[str, Any]:
     """Greedy output in float32, with and without the drafter: it has to be the same, token for token."""
-    from eagle3ops.bench.divergence import first_divergence
     from eagle3ops.bench.measure import answer_all
+    from eagle3ops.bench.parting import first_divergence
     from eagle3ops.engines.client import Sampling
 
     prompts = [row.prompt_ids for row in rows]
@@ -205,37 +297,22 @@ def compare_with_prediction(
     return record
 
 
-async def time_settings(
-    ctx: Context, spec: BenchSpec, clients: "dict[str, EngineClient]", rows: Sequence[AnswerRow]
-) -> dict[str, Any]:
-    """Throughput at batch 1, every setting paired with the baseline, and the setting to recommend."""
-    from eagle3ops.bench.measure import accept_stats, interleaved
-    from eagle3ops.bench.paired import ratio, throughput
-    from eagle3ops.engines.client import Sampling
+def told(ctx: Context, loads: "Sequence[Case]", measured: "Sequence[Measured]") -> dict[str, Any]:
+    """The record of all loads, and the setting to recommend by the first of them."""
+    from eagle3ops.bench.cases import case_record
 
-    prompts = [row.prompt_ids for row in rows[: spec.timing_prompts]]
-    sampling = Sampling(max_new_tokens=spec.timing_tokens, ignore_eos=not spec.natural_stop)
-    measured = await interleaved(
-        clients,
-        prompts,
-        sampling,
-        rounds=spec.timing_rounds,
-        progress=lambda done, total: ctx.progress(done, total, "timed requests"),
-    )
-    base = [sample for sample, _ in measured[BASELINE]]
-    table: dict[str, Any] = {}
-    for label, pairs in measured.items():
-        samples = [sample for sample, _ in pairs]
-        each = [throughput([sample]) for sample in samples]
-        row: dict[str, Any] = {
-            "tokens_per_s": throughput(samples),
-            "per_request": each,
-            "samples": [asdict(sample) for sample in samples],
-        }
-        if label != BASELINE:
-            row["speedup"] = asdict(ratio(samples, base))
-            row["accept_length"] = accept_stats([answer for _, answer in pairs]).accept_length
-        table[label] = row
+    records = [(load, case_record(load, found)) for load, found in zip(loads, measured, strict=True)]
+    found: dict[str, Any] = {"timing": recommend(ctx, records[0][1])}
+    for kind, name in (("ladder", "ladder"), ("latency", "latency"), ("category", "categories"), ("length", "lengths")):
+        listed = [record for load, record in records if load.kind == kind]
+        if listed:
+            found[name] = listed
+    return found
+
+
+def recommend(ctx: Context, record: dict[str, Any]) -> dict[str, Any]:
+    """The load that decides, with the fastest setting, and whether it is worth it."""
+    table = record["settings"]
     best = max((label for label in table if label != BASELINE), key=lambda label: table[label]["speedup"]["value"])
     speedup = table[best]["speedup"]
     worth_it = speedup["low"] > 1.0
@@ -246,58 +323,4 @@ async def time_settings(
         ctx.info(f"recommended: {best}, {interval}")
     else:
         ctx.warn(f"no setting is faster beyond noise; the best, {best}, reaches {interval}")
-    return {
-        "batch": 1,
-        "natural_stop": spec.natural_stop,
-        "prompts": len(prompts),
-        "settings": table,
-        "recommended": recommended,
-        "worth_it": worth_it,
-    }
-
-
-async def near_ties(
-    ctx: Context,
-    spec: BenchSpec,
-    clients: "dict[str, EngineClient]",
-    stage: ServeStageSpec,
-    rows: Sequence[AnswerRow],
-) -> dict[str, Any]:
-    """In the served dtype outputs may part, but only at near-ties of the target."""
-    from eagle3ops.bench.measure import answer_all
-    from eagle3ops.engines.client import Sampling
-
-    prompts = [row.prompt_ids for row in rows]
-    sampling = Sampling(max_new_tokens=spec.equality_tokens)
-    base = await answer_all(clients[BASELINE], prompts, sampling, batch=spec.batch)
-    drafted = await answer_all(clients[stage.speculation.label], prompts, sampling, batch=spec.batch)
-    found = await asyncio.to_thread(
-        margins, ctx, prompts, [answer.output_ids for answer in base], [answer.output_ids for answer in drafted]
-    )
-    widest = max((item["gap"] for item in found["divergences"]), default=0.0)
-    bound = found["bound"]
-    passed = widest <= bound
-    reason = (
-        f"{len(found['divergences'])} of {len(rows)} outputs part in {ctx.pipeline.engine.dtype}, the widest logit gap "
-        f"there is {widest:.3f}; rounding moves gaps by up to {found['noise']:.3f}, {bound:.3f} allowed"
-    )
-    ctx.verdict("divergence", passed, reason)
-    return {"passed": passed, "prompts": len(rows), **found}
-
-
-def margins(ctx: Context, prompts: list[list[int]], base: list[list[int]], drafted: list[list[int]]) -> dict[str, Any]:
-    """First divergences with the target's float32 logit gap, and the rounding noise that explains them."""
-    import torch
-
-    from eagle3ops.bench.divergence import divergences, rounding_noise
-    from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
-
-    info = read_target_info(ctx.inputs["fetch"])
-    device = pick_device(ctx.pipeline.engine.device)
-    exact = Target.load(info.path, torch.float32, device)
-    rounded = Target.load(info.path, pick_dtype(ctx.pipeline.engine.dtype), device)
-    found = divergences(exact, prompts, base, drafted)
-    texts = [[*prompt, *output] for prompt, output in zip(prompts[:4], base[:4], strict=True)]
-    noise = rounding_noise(exact, rounded, texts)
-    # Either side of the comparison is rounded, so a gap of twice the noise can turn.
-    return {"noise": noise, "bound": 2.0 * noise, "divergences": [asdict(item) for item in found]}
+    return {**record, "batch": record["concurrency"], "recommended": recommended, "worth_it": worth_it}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import psutil
 
+from eagle3ops.jobs.report_loads import load_tables
 from eagle3ops.jobs.report_sweep import USED, bench_output, newest_sweep, sweep_tables
 from eagle3ops.outputs.lineage import output_in
 from eagle3ops.runs.context import Context
@@ -39,6 +40,8 @@ class Report(Job):
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.report",
         "eagle3ops.jobs.report_sweep",
+        "eagle3ops.jobs.report_loads",
+        "eagle3ops.outputs.benchloads",
         "eagle3ops.bench.report",
         "eagle3ops.bench.report_data",
         "eagle3ops.bench.plots",
@@ -97,6 +100,7 @@ def gather(ctx: Context, spec: ReportSpec) -> "ReportData":
         accept=accept(bench["accept"]),
         timings=timings(bench["timing"]),
         sweep=sweep_tables(swept),
+        loads=load_tables(bench),
         wiring=wiring_tables(verdict),
         equality=equality_tables(bench),
         launch=serve["launch_line"],
@@ -319,7 +323,8 @@ def notes(ctx: Context, bench: dict[str, Any]) -> tuple[str, ...]:
     """What a reader should know before quoting a number."""
     stop = "to its natural stop" if bench["timing"]["natural_stop"] else "at a forced length"
     told = [
-        f"Throughput is measured at batch 1, each prompt answered {stop}, by every engine in turn.",
+        f"Throughput is measured at batch {bench['timing'].get('batch', 1)}, each prompt answered {stop}, by every "
+        "engine in turn.",
         "Accept length counts tokens per verification step, the target's own token included.",
         "The predicted accept length is a renewal walk of the exported drafter over held-out answers.",
     ]

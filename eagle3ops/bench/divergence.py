@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagle3ops.bench.parting import first_divergence
 from eagle3ops.engines.reference.model import Target
 
 
@@ -24,14 +25,6 @@ class Divergence:
     token_b: int
     gap: float
     """Difference of the two tokens' float32 logits of the target at that position."""
-
-
-def first_divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Index of the first differing token; a proper prefix differs where it ends; None when equal."""
-    for index, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return index
-    return None if len(a) == len(b) else min(len(a), len(b))
 
 
 def logits_of(target: Target, ids: Sequence[int]) -> Tensor:

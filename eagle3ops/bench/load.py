@@ -19,6 +19,8 @@ from eagle3ops.errors import Eagle3opsError
 
 BLOCK_PROMPTS_PER_CLIENT = 4
 """Prompts of a block for every request in flight, so that its end, when fewer are in flight, weighs little."""
+WANTED_BLOCKS = 6
+"""Blocks that an interval is worth something from; blocks are made smaller for them, down to the requests in flight."""
 
 
 class ServerFailed(EngineError):
@@ -118,7 +120,7 @@ async def measure(
         sampling: temperature 0 for anything that is compared. `ignore_eos` forces the length.
         concurrency: requests in flight; the next is sent when one has ended.
         rounds: how often the whole list is repeated.
-        block: prompts of a block. Left out: one at concurrency 1, else `BLOCK_PROMPTS_PER_CLIENT` for each in flight.
+        block: prompts of a block; `block_size` when left out.
         warmup: blocks sent to every server first and not counted.
         stream: receive token by token, for `Timed.arrivals`. It costs the engine and this process time, so throughput
             is better measured without.
@@ -135,7 +137,7 @@ async def measure(
     """
     if not servers or not prompts or concurrency < 1 or rounds < 1:
         raise ValueError("at least one server, prompt, request in flight and round are needed")
-    size = block or (1 if concurrency == 1 else concurrency * BLOCK_PROMPTS_PER_CLIENT)
+    size = block or block_size(len(prompts), concurrency)
     blocks = [range(first, min(first + size, len(prompts))) for first in range(0, len(prompts), size)]
     labels = list(servers)
     results = {label: LoadResult(concurrency) for label in labels}
@@ -153,6 +155,19 @@ async def measure(
             done += len(chosen)
             progress(done, total)
     return results
+
+
+def block_size(prompts: int, concurrency: int) -> int:
+    """Prompts of a block: one at concurrency 1, else as many for each in flight as leave `WANTED_BLOCKS` blocks."""
+    if concurrency == 1:
+        return 1
+    return min(concurrency * BLOCK_PROMPTS_PER_CLIENT, max(concurrency, prompts // WANTED_BLOCKS))
+
+
+def wanted_rounds(prompts: int, concurrency: int) -> int:
+    """How often these prompts have to be repeated for `WANTED_BLOCKS` blocks."""
+    blocks = -(-prompts // block_size(prompts, concurrency))
+    return -(-WANTED_BLOCKS // blocks)
 
 
 def order(labels: Sequence[str], turn: int) -> list[str]:

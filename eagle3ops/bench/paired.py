@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 RESAMPLES = 2000
+UNKNOWN = 1e5
+"""Upper end of an interval of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ def ratio(setting: Sequence[Sample], baseline: Sequence[Sample], *, confidence: 
     def of(picks: Sequence[int]) -> float:
         return _over(throughput([setting[i] for i in picks]), throughput([baseline[i] for i in picks]))
 
+    if count == 1:
+        # One pair says nothing about noise.
+        return Ratio(of(range(1)), 0.0, UNKNOWN, 1)
     low, high = bootstrap(of, count, confidence=confidence, seed=seed)
     return Ratio(of(range(count)), low, high, count)
 

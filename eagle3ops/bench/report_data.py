@@ -103,6 +103,8 @@ class ReportData:
     timings: tuple[Timing, ...] = ()
     sweep: tuple[Table, ...] = ()
     """Points and winners, where settings were swept."""
+    loads: tuple[Table, ...] = ()
+    """Further loads: more requests in flight, arrivals of tokens, kinds of question, lengths of prompt."""
     wiring: tuple[Table, ...] = ()
     equality: tuple[Table, ...] = ()
     """Output with and without the drafter."""

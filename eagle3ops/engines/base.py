@@ -41,6 +41,9 @@ class ServeSpec:
     """Further words of the command line; they come last."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables."""
+    pool_tokens: int | None = None
+    """Tokens whose keys and values are kept at most; None: as many as there is memory for. Needed where several servers
+    share a GPU: the first would take all of it."""
 
     @property
     def url(self) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,24 @@ def _histogram(meta: Mapping[str, Any]) -> list[int] | None:
         if meta.get(name) is not None:
             return _ints(meta[name])
     return None
+
+
+def parse_logprobs(raw: object, key: str) -> list[list[tuple[float, int]]]:
+    """`meta_info[key]` of an answer -> for each place (log probability, token) of every token that is told.
+
+    Raises:
+        EngineError: it is missing or of another shape.
+    """
+    try:
+        if not isinstance(raw, Mapping):
+            raise TypeError(f"an object was expected, not {type(raw).__name__}")
+        places = raw["meta_info"][key]
+        found = [[(float(entry[0]), _int(entry[1])) for entry in place or ()] for place in places]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise EngineError(f"the engine's {key} are not understood: {type(error).__name__}: {error}") from error
+    if not all(math.isfinite(value) for place in found for value, _ in place):
+        raise EngineError(f"the engine's {key} hold what is no number")
+    return found
 
 
 def log_tail(path: Path | None, lines: int = _TAIL_LINES) -> str:
@@ -289,6 +308,30 @@ class EngineClient:
         except (aiohttp.ClientError, OSError) as error:
             raise EngineError(f"{place}: {self._fate()}{error or type(error).__name__}; "
                               f"{log_tail(self.log)}") from error  # fmt: skip
+
+    async def next_logprobs(self, ids: Sequence[int], tokens: Sequence[int]) -> list[float]:
+        """Log probabilities of `tokens` as the one after `ids`; SGLang tells them, the reference engine does not.
+
+        Raises:
+            EngineRefused: the engine does not know the question.
+            EngineError: it died, or its answer is not understood.
+        """
+        body = _body(list(ids), Sampling(max_new_tokens=1, ignore_eos=True), False)
+        asked = {"return_logprob": True, "token_ids_logprob": list(tokens)}
+        found = parse_logprobs(await self._call("POST", "/generate", body | asked), "output_token_ids_logprobs")
+        known = {token: value for value, token in found[0]} if found else {}
+        if not known.keys() >= set(tokens):
+            raise EngineError(f"log probabilities of {list(tokens)} were asked for, those of {list(known)} came")
+        return [known[token] for token in tokens]
+
+    async def top_logprobs(
+        self, ids: Sequence[int], sampling: Sampling, count: int = 2
+    ) -> tuple[Answer, list[list[tuple[float, int]]]]:
+        """An answer with the likeliest tokens at each of its places, as (log probability, token). Raises as
+        `next_logprobs`."""
+        asked = {"return_logprob": True, "top_logprobs_num": count}
+        raw = await self._call("POST", "/generate", _body(list(ids), sampling, False) | asked)
+        return parse_answer(raw), parse_logprobs(raw, "output_top_logprobs")
 
     async def flush_cache(self) -> bool:
         """Forget cached prefixes, where the engine keeps any and is idle; returns whether it did."""

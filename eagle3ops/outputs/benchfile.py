@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3ops.bench.accept import conditional_acceptance
+from eagle3ops.outputs.benchloads import Load, parse_loads
 
 BASELINE = "baseline"
 MAX_SETTINGS = 64
@@ -109,6 +110,8 @@ class Bench:
     divergence: Divergence | None
     left_out: int = 0
     """Settings beyond `MAX_SETTINGS`."""
+    loads: tuple[Load, ...] = ()
+    """Further loads; none in files of before they were measured."""
 
     def setting(self, label: str) -> Setting | None:
         """The setting with this label."""
@@ -162,6 +165,7 @@ def parse_bench(data: object) -> Bench | None:
         equality=_equality(record.get("equality")),
         divergence=_divergence(record.get("divergence")),
         left_out=max(0, len(rows) - MAX_SETTINGS),
+        loads=parse_loads(record),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+from eagle3ops.screens.bench.loads import load_lines
 from eagle3ops.screens.bench.model import BenchFacts
 from eagle3ops.screens.bench.plots import accept_lines, pareto_lines
 from eagle3ops.screens.bench.sweep import sweep_lines
@@ -55,6 +56,7 @@ def bench_lines(
             [*top, *setting_lines(facts, chosen, width, glyphs), *standing],
             _section("Sweep", _swept(facts, width, glyphs), width),
             _section("Verdicts", check_lines(facts, width, glyphs), width),
+            _section("Loads", load_lines(facts.loads, width, glyphs), width),
             _section("Accept length", accept_lines(facts.accept, width, glyphs) if facts.accept else [], width),
             _section("Pareto", pareto_lines(facts, width, PLOT_ROWS[0], glyphs), width),
             _section(history, history_lines(facts, width), width),
@@ -69,6 +71,7 @@ def bench_lines(
             _section("Settings against the baseline", setting_lines(facts, chosen, left, glyphs), left),
             _section("Sweep", _swept(facts, left, glyphs), left),
             _section("Verdicts", check_lines(facts, left, glyphs, most=4), left),
+            _section("Loads", load_lines(facts.loads, left, glyphs), left),
             _section(history, history_lines(facts, left), left),
             _section(launch, launch_lines(facts, left), left),
         ]

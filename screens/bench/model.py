@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eagle3ops.screens.bench.loads import LoadFacts, load_facts
 from eagle3ops.screens.bench.sweep import SweepFacts, sweep_facts
 from eagle3ops.screens.feeds.values import mapping, number
 from eagle3ops.words import plain
@@ -162,6 +163,7 @@ class BenchFacts:
     """The setting that the host would promote."""
     settings: tuple[SettingRow, ...] = ()
     left_out: int = 0
+    loads: tuple[LoadFacts, ...] = ()
     accept: AcceptFacts | None = None
     checks: tuple[Check, ...] = ()
     differ: tuple[str, ...] = ()
@@ -217,6 +219,7 @@ def bench_facts(answer: object) -> BenchFacts:
         chosen=word(found.get("chosen")),
         settings=tuple(_setting(row) for row in listed(bench.get("settings"))[:64] if isinstance(row, Mapping)),
         left_out=_count(bench.get("left_out")),
+        loads=load_facts(bench.get("loads")),
         accept=_accept(bench.get("accept")),
         checks=tuple(_check(row) for row in listed(found.get("verdicts"))[:16] if isinstance(row, Mapping)),
         differ=_differ(equality),

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestServer
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from reference_tiny import VOCAB, MarkovDrafter, tiny_target
 
 from eagle3ops.bench.arrivals import arrivals, percentiles
-from eagle3ops.bench.load import ServerFailed, measure, order
+from eagle3ops.bench.load import ServerFailed, block_size, measure, order, wanted_rounds
 from eagle3ops.bench.paired import Sample, ratio, throughput_interval
 from eagle3ops.engines.client import EngineClient, EngineError, Sampling
 from eagle3ops.engines.reference.drafting import SpecSettings, Speculator
@@ -86,7 +88,7 @@ async def test_streamed_tokens_have_arrivals_that_add_up(servers: dict[str, Engi
 
 
 async def test_a_server_that_fails_is_named(servers: dict[str, EngineClient]) -> None:
-    with pytest.raises(ServerFailed, match="baseline: .*vocabulary") as failed:
+    with pytest.raises(ServerFailed, match=r"baseline: .*vocabulary") as failed:
         await measure(servers, [[1, 10**6]], Sampling(max_new_tokens=4))
     assert failed.value.label == "baseline"
     gone = EngineClient("http://127.0.0.1:9")
@@ -102,10 +104,11 @@ async def test_a_server_that_is_silent_is_named_when_its_time_is_over(servers: d
 
 
 async def test_nothing_to_measure_is_refused(servers: dict[str, EngineClient]) -> None:
-    for asked in ({"prompts": []}, {"servers": {}}, {"concurrency": 0}, {"rounds": 0}):
-        given_ = {"servers": servers, "prompts": PROMPTS, "sampling": Sampling()} | asked
+    wrong: list[dict[str, Any]] = [{"prompts": []}, {"servers": {}}, {"concurrency": 0}, {"rounds": 0}]
+    for asked in wrong:
+        arguments: dict[str, Any] = {"servers": servers, "prompts": PROMPTS, "sampling": Sampling()} | asked
         with pytest.raises(ValueError, match="at least one"):
-            await measure(**given_)  # type: ignore[arg-type]
+            await measure(**arguments)
 
 
 @given(st.integers(1, 6), st.integers(0, 40))
@@ -117,7 +120,7 @@ def test_every_turn_has_every_server_once(count: int, turn: int) -> None:
 def test_no_server_always_follows_the_same_one_or_comes_first() -> None:
     turns = [order(["a", "b", "c"], turn) for turn in range(6)]
     assert {turn[0] for turn in turns} == {"a", "b", "c"}
-    before = {(x, y) for turn in turns for x, y in zip(turn, turn[1:], strict=False)}
+    before = {(x, y) for turn in turns for x, y in pairwise(turn)}
     assert before == {(x, y) for x in "abc" for y in "abc" if x != y}
 
 
@@ -140,9 +143,14 @@ def test_garbled_streams_are_an_engine_error(pieces: list[tuple[float, bytes]]) 
         arrivals(0.0, pieces)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-                        st.sampled_from(["meta_info", "completion_tokens", "error", "output_ids"]), inner)))  # fmt: skip
+KEYS = st.sampled_from(["meta_info", "completion_tokens", "error", "output_ids"])
+SHAPES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner),
+)
+
+
+@given(SHAPES)
 def test_pieces_of_another_shape_are_an_engine_error(shape: object) -> None:
     with pytest.raises(EngineError):
         arrivals(0.0, [(1.0, json.dumps(shape).encode())])
@@ -164,3 +172,18 @@ def test_intervals_widen_with_the_noise() -> None:
     assert one.low <= one.value <= one.high
     assert other.high - other.low > 5 * (one.high - one.low)
     assert ratio(quiet, quiet).low == ratio(quiet, quiet).high == 1.0
+
+
+def test_one_pair_has_no_interval() -> None:
+    found = ratio([Sample(100, 1.0)], [Sample(100, 2.0)])
+    assert (found.value, found.low) == (2.0, 0.0)
+    assert found.high > 1000
+    assert not found.beyond_noise
+
+
+@given(st.integers(1, 500), st.integers(1, 64))
+def test_blocks_hold_those_in_flight_and_rounds_make_enough_of_them(prompts: int, concurrency: int) -> None:
+    size, rounds = block_size(prompts, concurrency), wanted_rounds(prompts, concurrency)
+    assert 1 <= size <= 4 * concurrency
+    assert size >= concurrency
+    assert rounds * -(-prompts // size) >= 6

@@ -120,6 +120,7 @@ class SglangAdapter:
         ]  # fmt: skip
         if on_gpu(spec.device):
             argv += ["--tp-size", str(spec.gpus)] if spec.gpus > 1 else []
+            argv += ["--max-total-tokens", str(spec.pool_tokens)] if spec.pool_tokens is not None else []
         else:
             tokens = max(_CPU_POOL_TOKENS, _CPU_POOL_TOKENS_A_REQUEST * spec.max_running_requests)
             argv += [*_CPU_FLAGS, "--max-total-tokens", str(tokens)]
