@@ -5,133 +5,29 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-from pydantic import Field, field_validator, model_validator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import RequestError
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
+from eagle3ops.jobs.sweep_spec import SweepSpec, expand_spec, halving_of
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.runs.planning import wanted_gpus
-from eagle3ops.spec.base import Section, StageSpec
-from eagle3ops.sweep import constraints
-from eagle3ops.sweep.points import Axes, LeftOut, Point, Setting, expand, invalid
+from eagle3ops.spec.base import StageSpec
+from eagle3ops.sweep.points import Point, Setting
 from eagle3ops.words import human_seconds
 
 if TYPE_CHECKING:
     from eagle3ops.engines.base import ServeSpec
     from eagle3ops.engines.client import EngineClient
-    from eagle3ops.sweep.halving import Halving
     from eagle3ops.sweep.lane import Lane
 
 PORT = 30000
 """In launch lines, where the pipeline names none."""
-
-
-class VariantSpec(Section):
-    """One value of an engine axis: what it adds to the engine's command line and environment."""
-
-    arguments: tuple[str, ...] = ()
-    """Words of the engine's command line: `[--attention-backend, fa3]`."""
-    environment: Mapping[str, str] = Field(default_factory=dict)
-    """Variables: `{NCCL_ALGO: Ring}`."""
-
-
-class AxesSpec(Section):
-    """Every value of an axis is combined with every value of the others; what cannot be served is left out."""
-
-    steps: tuple[int, ...] = (1, 2, 3, 4, 5)
-    """Draft steps; none at all leaves only `points`."""
-    topk: tuple[int, ...] = (1,)
-    """Branches; 1 makes chains."""
-    draft_tokens: tuple[int, ...] = ()
-    """Tokens verified at once; left out, a chain's steps + 1. A tree needs them."""
-    concurrency: tuple[int, ...] = (1,)
-    """Requests at once; the first one decides which point wins."""
-    engine: Mapping[str, Mapping[str, VariantSpec]] = Field(default_factory=dict)
-    """Axes of one's own: `{attention: {triton: {arguments: [...]}, fa3: {...}}, nccl: {...}}`."""
-
-    @field_validator("steps", "topk", "concurrency", "draft_tokens")
-    @classmethod
-    def _counts(cls, values: tuple[int, ...]) -> tuple[int, ...]:
-        for value in values:
-            if not 1 <= value <= 4096:
-                raise ValueError(f"{value} is not between 1 and 4096")
-        return values
-
-    @model_validator(mode="after")
-    def _named(self) -> "AxesSpec":
-        if not self.concurrency:
-            raise ValueError("at least one concurrency is needed")
-        for axis, values in self.engine.items():
-            if not axis.isidentifier() or axis in ("steps", "topk", "draft_tokens", "concurrency"):
-                raise ValueError(f"{axis!r} cannot name an engine axis: letters, digits and _, and no name in use")
-            if not values:
-                raise ValueError(f"the engine axis {axis} has no values")
-        return self
-
-
-class PointSpec(SpeculationSpec):
-    """A setting that is measured beside those of the axes."""
-
-    engine: Mapping[str, str] = Field(default_factory=dict)
-    """Engine axis -> name of its value; the first value of every axis that is not named."""
-    concurrency: tuple[int, ...] = ()
-    """Those of the axes when left out."""
-
-    @model_validator(mode="after")
-    def _servable(self) -> "PointSpec":
-        if why := invalid(self.steps, self.topk, self.draft_tokens):
-            raise ValueError(f"{self.label} cannot be served: {why}")
-        return self
-
-
-class SweepSpec(StageSpec):
-    """What is tried, and on how much."""
-
-    axes: AxesSpec = AxesSpec()
-    constraints: tuple[str, ...] = ()
-    """Conditions on every point: `draft_tokens <= 2 * steps + 8`, `topk == 1 or concurrency <= 8`."""
-    points: tuple[PointSpec, ...] = ()
-    first_pairs: int = Field(default=8, ge=2)
-    """Pairs, point beside baseline, that every point gets at the first rung; a pair at batch 1 is one prompt."""
-    eta: int = Field(default=2, ge=2, le=16)
-    """One in so many points goes on, with so many times the pairs."""
-    rungs: int = Field(default=3, ge=1, le=8)
-    drop: Literal["rank", "bounds"] = "rank"
-    """`bounds` drops only what lies below, beyond noise, all that go on; it takes longer."""
-    final_pairs: int = Field(default=32, ge=2)
-    """Pairs of the final: the winner beside the default and the baseline."""
-    max_new_tokens: int = Field(default=128, ge=1)
-    natural_stop: bool = True
-    """Stop where the target stops; a forced length understates the accept length."""
-    warmup: int = Field(default=2, ge=0)
-    """Blocks that a fresh server answers before it is measured."""
-    per_gpu: int = Field(default=4, ge=1, le=64)
-    """Servers that may be up at once on one GPU, or on a host without any, beside the baseline."""
-    gpus_per_server: int | None = Field(default=None, ge=1)
-    """GPUs that one server takes; all of engine.gpus when left out. With fewer, points are measured side by side."""
-    request_deadline_s: float = Field(default=120.0, gt=0)
-    """A server that takes longer for one answer is hung."""
-    start_deadline_s: float | None = Field(default=None, gt=0)
-    """For a server to become ready; the engine's own patience when left out."""
-    retries: int = Field(default=1, ge=0, le=5)
-    """How often a point whose server died or hung is tried again."""
-
-    @field_validator("constraints")
-    @classmethod
-    def _readable(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
-        for text in texts:
-            try:
-                constraints.parse(text)
-            except RequestError as error:
-                raise ValueError(str(error)) from error
-        return texts
 
 
 class Sweep(Job):
@@ -144,6 +40,8 @@ class Sweep(Job):
     uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.sweep",
+        "eagle3ops.jobs.sweep_spec",
+        "eagle3ops.jobs.lineup",
         "eagle3ops.jobs.serve",
         "eagle3ops.sweep",
         "eagle3ops.bench",
@@ -194,7 +92,8 @@ class Sweep(Job):
         points, left_out = expand_spec(spec)
         for one in left_out:
             ctx.info(one.words)
-        rows = read_answers(ctx.inputs["generate"] / "answers.jsonl")
+        answers = read_answers(ctx.inputs["generate"] / "answers.jsonl")
+        prompts = [row.prompt_ids for row in answers if row.split == "heldout"]
         book = Book.open(ctx.out)
         if book.measured:
             ctx.info(f"{len(book.measured)} measurements of an earlier attempt are kept")
@@ -202,7 +101,7 @@ class Sweep(Job):
         race = Race(
             points=points,
             default=Point(Setting(served.steps, served.topk, served.draft_tokens), points[0].concurrency),
-            lanes=lanes(ctx, spec, stage),
+            lanes=lanes(ctx, spec, stage, max(map(len, prompts))),
             book=book,
             rules=Rules(
                 halving=halving_of(spec),
@@ -212,7 +111,7 @@ class Sweep(Job):
                 deadline_s=spec.request_deadline_s,
                 retries=spec.retries,
             ),
-            prompts=[row.prompt_ids for row in rows if row.split == "heldout"],
+            prompts=prompts,
             told=Told(lambda done, total: ctx.progress(done, total, "measurements"), ctx.info, ctx.warn),
         )
         began = time.monotonic()
@@ -222,44 +121,6 @@ class Sweep(Job):
         write_json(ctx.out / "sweep.json", found)
         ctx.artifact(ctx.out / "sweep.json", note="every point with its interval, the Pareto front, the winners")
         tell(ctx, found)
-
-
-def expand_spec(spec: SweepSpec) -> tuple[list[Point], list[LeftOut]]:
-    """The points that a spec declares.
-
-    Raises:
-        RequestError: a constraint or a point names an axis or a value that there is not.
-    """
-    axes = spec.axes
-    explicit = []
-    for one in spec.points:
-        for axis, value in one.engine.items():
-            if value not in axes.engine.get(axis, {}):
-                raise RequestError(
-                    f"stages.sweep.points: {one.label} has {axis}: {value}, which stages.sweep.axes.engine does not",
-                    remedy=f"known are {', '.join(axes.engine.get(axis, axes.engine)) or 'no engine axes'}",
-                )
-        choices = tuple((axis, one.engine.get(axis, next(iter(axes.engine[axis])))) for axis in sorted(axes.engine))
-        setting = Setting(one.steps, one.topk, one.draft_tokens, choices)
-        explicit += [Point(setting, c) for c in one.concurrency or axes.concurrency]
-    return expand(
-        Axes(
-            steps=axes.steps,
-            topk=axes.topk,
-            draft_tokens=axes.draft_tokens,
-            concurrency=axes.concurrency,
-            engine={axis: tuple(values) for axis, values in axes.engine.items()},
-        ),
-        explicit,
-        [constraints.parse(text) for text in spec.constraints],
-    )
-
-
-def halving_of(spec: SweepSpec) -> "Halving":
-    """The schedule that a spec asks for."""
-    from eagle3ops.sweep.halving import Halving
-
-    return Halving(first=spec.first_pairs, eta=spec.eta, rungs=spec.rungs, by_rank=spec.drop == "rank")
 
 
 def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[list[str], float | None]:
@@ -312,8 +173,16 @@ def _known_speed(ctx: PlanContext) -> tuple[float | None, float | None]:
     return ready, None
 
 
-def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec) -> "list[Lane]":
-    """One for each group of GPUs of the lease that a server takes; a host without GPUs is one lane."""
+def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec, longest: int) -> "list[Lane]":
+    """One for each group of GPUs of the lease that a server takes; a host without GPUs is one lane.
+
+    Args:
+        ctx: of the stage.
+        spec: of the sweep.
+        stage: of the serve stage.
+        longest: tokens of the longest prompt.
+    """
+    from eagle3ops.jobs.lineup import shared
     from eagle3ops.sweep.lane import Lane
     from eagle3ops.sweep.measurement import BASELINE
     from eagle3ops.sweep.race import log_role
@@ -327,7 +196,8 @@ def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec) -> "list[Lane]":
     taken: set[int] = set()
 
     def opener(setting: Setting | None, lane: Lane) -> "AbstractAsyncContextManager[EngineClient]":
-        served = spec_of(ctx, spec, stage, setting, gpus=len(lane.gpus) or width, taken=taken)
+        served = serve_spec_of(ctx, spec, stage, setting, unused_port(taken))
+        served = shared(served, max(spec.axes.concurrency), longest + spec.max_new_tokens)
         if lane.gpus:
             served = replace(served, variables={**served.variables, "CUDA_VISIBLE_DEVICES": ",".join(lane.gpus)})
         return started(ctx, served, log_role(lane.name, BASELINE if setting is None else setting.label))
@@ -339,35 +209,40 @@ def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec) -> "list[Lane]":
     ]
 
 
-def spec_of(
-    ctx: Context, spec: SweepSpec, stage: ServeStageSpec, setting: Setting | None, *, gpus: int, taken: set[int]
-) -> "ServeSpec":
-    """A setting as the engine takes it, at a port that no other server of this sweep was given."""
+def unused_port(taken: set[int]) -> int:
+    """A free one that no other server of this sweep was given: between its choice and its use others are chosen."""
     from eagle3ops.engines.serving import free_port
 
-    port = free_port()
-    while port in taken:
-        port = free_port()
+    while (port := free_port()) in taken:
+        pass
     taken.add(port)
-    speculation = None
-    if setting is not None:
+    return port
+
+
+def serve_spec_of(
+    ctx: Context, spec: SweepSpec, stage: ServeStageSpec, setting: Setting | None, port: int
+) -> "ServeSpec":
+    """A setting as the engine takes it; None: the target alone, as the pipeline serves it."""
+    if setting is None:
+        served = serve_spec(ctx, stage, None, port=port)
+    else:
         speculation = SpeculationSpec(steps=setting.steps, topk=setting.topk, draft_tokens=setting.draft_tokens)
-    served = replace(serve_spec(ctx, stage, speculation, port=port), gpus=gpus)
+        served = serve_spec(ctx, stage, speculation, port=port)
     arguments, variables = list(served.arguments), dict(served.variables)
     for axis, value in setting.choices if setting is not None else ():
         variant = spec.axes.engine[axis][value]
         arguments += variant.arguments
         variables |= variant.environment
-    return replace(served, arguments=tuple(arguments), variables=variables)
+    gpus = spec.gpus_per_server or ctx.pipeline.engine.gpus
+    return replace(served, gpus=gpus, arguments=tuple(arguments), variables=variables)
 
 
 def launch_line(ctx: Context, spec: SweepSpec, stage: ServeStageSpec, setting: Setting) -> str:
-    """The command that serves a setting."""
+    """The command that serves a setting where it has its GPUs to itself."""
     from eagle3ops.engines.registry import adapter
 
-    gpus = spec.gpus_per_server or max(1, ctx.pipeline.engine.gpus)
-    served = spec_of(ctx, spec, stage, setting, gpus=gpus, taken=set())
-    return adapter(ctx.pipeline.engine.name).launch_line(replace(served, port=stage.port or PORT))
+    served = serve_spec_of(ctx, spec, stage, setting, stage.port or PORT)
+    return adapter(ctx.pipeline.engine.name).launch_line(replace(served, pool_tokens=None))
 
 
 def tell(ctx: Context, found: Mapping[str, Any]) -> None:
