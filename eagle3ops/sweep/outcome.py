@@ -11,6 +11,8 @@ from eagle3ops.sweep.points import LeftOut, Point, Setting
 from eagle3ops.sweep.race import Race
 
 SCHEMA = 1
+TOLERANCE = 0.02
+"""Relative difference that counts as none on the Pareto front: two equal servers differ by a little memory."""
 
 
 def outcome(race: Race, left_out: Sequence[LeftOut], launch: Mapping[Setting, str]) -> dict[str, Any]:
@@ -122,24 +124,28 @@ def _why(race: Race, point: Point) -> str:
 
 
 def _mark_front(rows: Sequence[dict[str, Any]]) -> None:
-    """The Pareto front over throughput, time to a token, accept length and memory.
-
-    A point is on it where no other one, at any concurrency, is at least as good in all four and better in one.
-    """
+    """The Pareto front over throughput, time to a token, accept length and memory, at all concurrencies together."""
     measured = [row for row in rows if "speedup" in row and row["state"] != "failed"]
     for row in measured:
         row["front"] = not any(dominates(_merits(other), _merits(row)) for other in measured if other is not row)
 
 
 def _merits(row: Mapping[str, Any]) -> tuple[float, ...]:
-    """More is better in each."""
-    memory = (row["memory"] or {}).get("bytes") or 0
-    return (row["tokens_per_s"], -(row["token_s"] or 0.0), row["accept_length"] or 1.0, -float(memory))
+    """Positive figures of which more is better; 1 for what is not known of any."""
+    memory = (row["memory"] or {}).get("bytes")
+    token_s = row["token_s"]
+    return (
+        row["tokens_per_s"],
+        1.0 / token_s if token_s else 1.0,
+        row["accept_length"] or 1.0,
+        1.0 / memory if memory else 1.0,
+    )
 
 
-def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether `one` is nowhere worse than `other`, and somewhere better; more is better."""
-    return all(a >= b for a, b in zip(one, other, strict=True)) and any(a > b for a, b in zip(one, other, strict=True))
+def dominates(one: Sequence[float], other: Sequence[float], tolerance: float = TOLERANCE) -> bool:
+    """Whether `one` is nowhere worse than `other` by more than the tolerance, and somewhere better by more."""
+    pairs = list(zip(one, other, strict=True))
+    return all(a >= b * (1.0 - tolerance) for a, b in pairs) and any(a > b * (1.0 + tolerance) for a, b in pairs)
 
 
 def _winner(race: Race, concurrency: int, launch: Mapping[Setting, str]) -> dict[str, Any] | None:
