@@ -1,8 +1,19 @@
 """How much memory does a server take? Of its GPU where it has one, else of the host; its children included."""
 
 import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import psutil
+
+
+def memory_of(processes: Mapping[str, Any], *, gpu: bool) -> dict[str, dict[str, Any]]:
+    """For each server's process: `bytes`, and `of` what, see `server_memory`."""
+    found = {}
+    for label, process in processes.items():
+        held, of = server_memory(getattr(process, "pid", None), gpu=gpu)
+        found[label] = {"bytes": held, "of": of}
+    return found
 
 
 def server_memory(pid: int | None, *, gpu: bool) -> tuple[int | None, str]:

@@ -13,7 +13,7 @@ from eagle3ops.sweep.book import Book
 from eagle3ops.sweep.halving import Decision, Halving, decide
 from eagle3ops.sweep.lane import Lane
 from eagle3ops.sweep.measurement import BASELINE, accept_of, block_prompts, measured, speedup
-from eagle3ops.sweep.memory import server_memory
+from eagle3ops.sweep.memory import memory_of
 from eagle3ops.sweep.points import Point, Setting
 
 FINAL = "final"
@@ -148,7 +148,9 @@ class Race:
                 waiting.remove(point)
             failed = await self._start(lane, settings)
             for point in batch:
-                await self._point(lane, point, rung, failed.pop(point.setting, None))
+                # Tried again after the others: servers that have to be started again are started side by side.
+                again = not await self._point(lane, point, rung, failed.pop(point.setting, None))
+                waiting += [point] * again
 
     def _choose(self, lane: Lane, waiting: Sequence[Point]) -> list[Setting]:
         """Settings for one batch: those that are up here, else a share of those that are up nowhere.
@@ -183,15 +185,18 @@ class Race:
                     failed[one] = outcome
         return failed
 
-    async def _point(self, lane: Lane, point: Point, rung: int, failed: Eagle3opsError | None) -> None:
-        """Measure a point at a rung, or find that it has to be given up."""
+    async def _point(self, lane: Lane, point: Point, rung: int, failed: Eagle3opsError | None) -> bool:
+        """Measure a point at a rung, or find that it has to be given up; False: it is to be tried again."""
         if failed is not None:
             self._failed(lane, point, rung, failed, of=point.setting.label)
         pairs = self.rules.halving.pairs(rung)
         start = sum(self.rules.halving.pairs(before) for before in range(rung))
-        row = None
-        while row is None and self.given_up(point) is None:
+        row, failures = None, self._failures(point)
+        tried = failed is not None or self.given_up(point) is not None
+        while not tried and row is None and self._failures(point) == failures:
             row = await self._attempt(lane, [point], rung, start, pairs)
+        if row is None and self.given_up(point) is None:
+            return False
         if row is not None:
             self.book.add({"kind": "measured", "point": point.label, "rung": rung, **row})
             found = speedup([row], point.label)
@@ -199,6 +204,10 @@ class Race:
             length = "" if accept is None else f", accept length {accept.accept_length:.2f}"
             self.told.info(f"{point.label}: {_interval(found)} of the baseline{length}")
         self._step()
+        return True
+
+    def _failures(self, point: Point) -> int:
+        return len(self.book.failures_of(point.label, point.setting.label))
 
     async def _attempt(
         self, lane: Lane, points: Sequence[Point], rung: int | str, start: int, pairs: int
@@ -237,10 +246,8 @@ class Race:
             return None
         for point in labels.values():
             lane.servers[None if point is None else point.setting].warm.add(concurrency)
-        memory = {
-            label: await asyncio.to_thread(_memory, client.process, bool(lane.gpus))
-            for label, client in clients.items()
-        }
+        processes = {label: client.process for label, client in clients.items()}
+        memory = await asyncio.to_thread(memory_of, processes, gpu=bool(lane.gpus))
         return {"lane": lane.name, "memory": memory, **row}
 
     async def _end_all_but(self, settings: set[Setting]) -> None:
@@ -269,7 +276,7 @@ class Race:
         log = f"logs/{log_role(lane.name, point.setting.label)}.log"
         self.book.add({"kind": "failure", "subject": of, "rung": rung, "what": _reason(error), "log": log})
         gone = self.given_up(point) is not None
-        then = f"it is left out; its log is {log}" if gone else "it is started again"
+        then = f"it is left out; its log is {log}" if gone else "it is tried again"
         self.told.warn(f"{point.label}: failed on {lane.name}, {then}: {_reason(error)}")
 
     def _halve(self, rung: int, alive: Sequence[Point]) -> list[Point]:
@@ -343,11 +350,6 @@ def log_role(lane: str, setting: str) -> str:
 def _first(failures: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
     inner = failures.exceptions[0]
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
-
-
-def _memory(process: Any, gpu: bool) -> dict[str, Any]:
-    held, of = server_memory(getattr(process, "pid", None), gpu=gpu)
-    return {"bytes": held, "of": of}
 
 
 def _interval(ratio: Ratio) -> str:

@@ -169,7 +169,7 @@ async def test_a_point_that_fails_once_is_tried_again(tmp_path: Path, fault: str
     assert (POINTS[1].label, "0") in race.book.measured
     assert world.starts[label] == 2
     assert len(race.book.failures) == 1
-    assert sum("failed on GPU 0, it is started again" in said for said in world.said) == 1
+    assert sum("failed on GPU 0, it is tried again" in said for said in world.said) == 1
 
 
 @pytest.mark.parametrize("fault", ["dies", "hangs", "refuses"])
