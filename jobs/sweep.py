@@ -198,8 +198,13 @@ def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec, longest: int) ->
     def opener(setting: Setting | None, lane: Lane) -> "AbstractAsyncContextManager[EngineClient]":
         served = serve_spec_of(ctx, spec, stage, setting, unused_port(taken))
         served = shared(served, max(spec.axes.concurrency), longest + spec.max_new_tokens)
+        variables = {**served.variables, **spec.all_servers.environment}
         if lane.gpus:
-            served = replace(served, variables={**served.variables, "CUDA_VISIBLE_DEVICES": ",".join(lane.gpus)})
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(lane.gpus)
+        # Those of the point come last: they are what is tried.
+        own = len(ctx.pipeline.engine.arguments)
+        words = (*served.arguments[:own], *spec.all_servers.arguments, *served.arguments[own:])
+        served = replace(served, arguments=words, variables=variables)
         return started(ctx, served, log_role(lane.name, BASELINE if setting is None else setting.label))
 
     names = ["GPU " + "+".join(group) if group else "host" for group in groups]

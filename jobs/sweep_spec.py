@@ -78,6 +78,9 @@ class SweepSpec(StageSpec):
     constraints: tuple[str, ...] = ()
     """Conditions on every point: `draft_tokens <= 2 * steps + 8`, `topk == 1 or concurrency <= 8`."""
     points: tuple[PointSpec, ...] = ()
+    all_servers: VariantSpec = VariantSpec()
+    """What every server of the sweep gets, the baseline too, as they share GPUs: `{arguments: [--sleep-on-idle]}`. It
+    is no part of launch lines."""
     first_pairs: int = Field(default=8, ge=2)
     """Pairs, point beside baseline, that every point gets at the first rung; a pair at batch 1 is one prompt."""
     eta: int = Field(default=2, ge=2, le=16)
