@@ -20,11 +20,12 @@ _MODULES = {
     "verify": "Verify",
     "bench": "Bench",
     "profile": "ProfileJob",
+    "sweep": "Sweep",
     "report": "Report",
     "compare": "Compare",
 }
 """Job name (and module) -> class, in the order in which the whole pipeline runs."""
-_APART = frozenset({"profile", "compare"})
+_APART = frozenset({"profile", "sweep", "compare"})
 """Those that the pipeline does not run: they are asked for by name."""
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psutil
 
 from eagle3ops.jobs.report_loads import load_tables
+from eagle3ops.jobs.report_sweep import USED, bench_output, newest_sweep, sweep_tables
+from eagle3ops.outputs.lineage import output_in
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -37,6 +39,7 @@ class Report(Job):
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.report",
+        "eagle3ops.jobs.report_sweep",
         "eagle3ops.jobs.report_loads",
         "eagle3ops.outputs.benchloads",
         "eagle3ops.bench.report",
@@ -47,6 +50,13 @@ class Report(Job):
     def plan(self, ctx: PlanContext) -> Plan:
         """Reads what the other stages left."""
         return Plan(inputs=("every stage",), outputs=("report.html", "report.md"))
+
+    def stale(self, out: Path) -> str | None:
+        """A sweep of the same drafter that has been finished since belongs into it."""
+        root = out.parent.parent
+        newest = newest_sweep(root, output_in(root, "report", out.name))
+        shown = (out / USED).read_text(encoding="utf-8") if (out / USED).is_file() else ""
+        return "a sweep of this drafter has been finished since" if newest and newest.folder.name != shown else None
 
     async def run(self, ctx: Context) -> None:
         """Gather and write."""
@@ -72,6 +82,10 @@ def gather(ctx: Context, spec: ReportSpec) -> "ReportData":
     bench = loaded(ctx.inputs["bench"] / "bench.json")
     verdict = loaded(ctx.inputs["verify"] / "verdict.json")
     serve = loaded(ctx.inputs["serve"] / "serve.json")
+    root = RunDirectory(ctx.run_dir).root
+    swept = newest_sweep(root, bench_output(root, ctx.inputs["bench"]))
+    if swept is not None:
+        (ctx.out / USED).write_text(swept.folder.name, encoding="utf-8")
     losses, accuracies = curves(ctx.inputs["train"] / "metrics.jsonl")
     return ReportData(
         title=spec.title or ctx.pipeline.name,
@@ -85,6 +99,7 @@ def gather(ctx: Context, spec: ReportSpec) -> "ReportData":
         accuracies=accuracies,
         accept=accept(bench["accept"]),
         timings=timings(bench["timing"]),
+        sweep=sweep_tables(swept),
         loads=load_tables(bench),
         wiring=wiring_tables(verdict),
         equality=equality_tables(bench),

@@ -101,6 +101,8 @@ class ReportData:
     """One for each TTT step, 0 to 1."""
     accept: tuple[Accept, ...] = ()
     timings: tuple[Timing, ...] = ()
+    sweep: tuple[Table, ...] = ()
+    """Points and winners, where settings were swept."""
     loads: tuple[Table, ...] = ()
     """Further loads: more requests in flight, arrivals of tokens, kinds of question, lengths of prompt."""
     wiring: tuple[Table, ...] = ()

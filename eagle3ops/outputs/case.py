@@ -1,11 +1,11 @@
 """What speaks for a drafter, and what against it? Its benchmark, the verdicts, and whether they are about one thing."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.outputs.benchfile import Bench, Setting, Speedup, mapping, parse_bench, text
+from eagle3ops.outputs.benchfile import Bench, Setting, Speedup, mapping, number, parse_bench, text
 from eagle3ops.outputs.lineage import (
     Output,
     Served,
@@ -20,6 +20,7 @@ from eagle3ops.outputs.lineage import (
     target_of,
     verdicts_on,
 )
+from eagle3ops.outputs.sweepfile import as_bench, parse_sweep
 from eagle3ops.runs.directory import RunDirectory
 
 WORDS = {
@@ -59,6 +60,12 @@ class Case:
     verdicts: tuple[Verdict, ...]
     doubts: tuple[str, ...]
     """What has been made again since it was benchmarked, or was not served as it is exported."""
+    launch: Mapping[str, str] = field(default_factory=dict)
+    """Launch lines of settings that say more than steps, topk and draft tokens."""
+    default: str = ""
+    """The setting that `over_default` compares with."""
+    over_default: Mapping[str, Speedup] = field(default_factory=dict)
+    """Settings that were measured side by side with the default, and how much faster they are."""
 
     def verdict(self, name: str) -> Verdict | None:
         """The verdict of that name."""
@@ -69,6 +76,9 @@ def case_of(run: RunDirectory) -> Case | str:
     """The case of a run's drafter, or in words why there is none."""
     bench = output_of(run, "bench")
     if bench is None:
+        swept = output_of(run, "sweep")
+        if swept is not None:
+            return swept_case(run.root, swept)
         status, _ = stage_status(run, "bench")
         if status in ("done", "reused"):
             return "the output of the bench stage is gone: its done.json cannot be read"
@@ -106,6 +116,35 @@ def case_in(root: Path, out: Output, wiring: Mapping[Served, Output]) -> Case | 
         dtype=text(mapping(facts.get("server_info")).get("dtype"), 20),
         verdicts=tuple(_verdicts(out, bench, wiring.get(about) if about else None)),
         doubts=tuple(_doubts(root, out, facts)),
+    )
+
+
+def swept_case(root: Path, out: Output) -> Case | str:
+    """The case that a finished sweep makes; equal output is what a benchmark of the same drafter has proven."""
+    sweep = parse_sweep(record(out.folder / "sweep.json"))
+    if sweep is None:
+        return f"{out.folder / 'sweep.json'} cannot be read: torn, or of another version"
+    about = served(out)
+    alike = [one for one in outputs(root, "bench") if about is not None and served(one) == about]
+    benched = max(alike, key=lambda one: number(one.done.get("finished")) or 0.0, default=None)
+    wiring = verdicts_on(outputs(root, "verify"))
+    found = case_in(root, benched, wiring) if benched is not None else None
+    bench = as_bench(sweep, found.bench if isinstance(found, Case) else None)
+    train, serve = input_of(root, out, "train"), input_of(root, out, "serve")
+    facts = mapping(record(serve.folder / "serve.json")) if serve is not None else {}
+    won = sweep.winner
+    return Case(
+        out=out,
+        bench=bench,
+        target=target_of(input_of(root, out, "fetch")),
+        drafter=train.folder / "drafter" if train is not None and (train.folder / "drafter").is_dir() else None,
+        identity=text(out.made_from("train").get("identity")),
+        dtype=text(mapping(facts.get("server_info")).get("dtype"), 20),
+        verdicts=tuple(_verdicts(benched or out, bench, wiring.get(about) if about else None)),
+        doubts=tuple(_doubts(root, out, facts)),
+        launch={point.setting: point.launch_line for point in sweep.points if point.concurrency == sweep.decisive},
+        default=sweep.default,
+        over_default={won.setting: won.over_default} if won is not None and won.over_default is not None else {},
     )
 
 
@@ -171,6 +210,11 @@ def judge(case: Case, setting: Setting, current: "Current | None") -> Judgement:
             refusals.append(f"slower than what is promoted now ({current.words}), and beyond noise")
         elif speedup.value < current.speedup.value:
             cautions.append(f"what is promoted now reached {current.words}")
+    beside = case.over_default.get(setting.label)
+    promoted = current is not None and (current.identity, current.setting) == (case.identity, case.default)
+    if promoted and beside is not None and beside.low <= 1.0:
+        interval = f"{beside.value:.2f}x of it, {beside.low:.2f} to {beside.high:.2f}, measured side by side"
+        refusals.append(f"not faster than what is promoted now, {case.default}, beyond noise: {interval}")
     if case.bench.served and setting.label != case.bench.served:
         cautions.append(f"accept length and equality were measured at {case.bench.served}, not at {setting.label}")
     if speedup is not None and speedup.pairs is not None and speedup.pairs < 10:
@@ -185,6 +229,8 @@ class Current:
     setting: str
     dtype: str
     speedup: Speedup | None
+    identity: str = ""
+    """Of the drafter."""
 
     @property
     def words(self) -> str:

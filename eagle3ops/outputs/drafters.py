@@ -9,7 +9,8 @@ from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.outputs import promotion
 from eagle3ops.outputs.benchfile import Bench, Setting
 from eagle3ops.outputs.case import Case, case_in, case_of, judge
-from eagle3ops.outputs.lineage import Target, output_of, outputs, target_of, verdicts_on
+from eagle3ops.outputs.lineage import Target, output_of, outputs, record, target_of, verdicts_on
+from eagle3ops.outputs.sweepfile import parse_sweep
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
 
 MOST = 500
@@ -33,10 +34,13 @@ def bench(root: Path, run: str) -> dict[str, Any]:
         except Eagle3opsError as error:
             damaged = error.what
     current = None if promoted is None else promotion.current_of(promoted)
+    swept = output_of(found, "sweep")
+    sweep = None if swept is None else parse_sweep(record(swept.folder / "sweep.json"))
     judged = [judge(case, setting, current) for setting in case.bench.settings if setting.speedup is not None]
     return answer | {
         "state": "ready",
-        "why": case.bench.why,
+        "why": case.bench.why if sweep is None else sweep.why,
+        "sweep": None if sweep is None else asdict(sweep),
         "target": _target(case.target),
         "dtype": case.dtype,
         "measured": case.out.done.get("finished"),

@@ -196,7 +196,7 @@ def current_of(promoted: Promoted) -> Current | None:
     value, low, high = (number(ratio.get(key)) for key in ("value", "low", "high"))
     known = value is not None and low is not None and high is not None
     speedup = Speedup(value, low, high, count(ratio.get("pairs"))) if known else None  # type: ignore[arg-type]
-    return Current(text(now.get("setting")), text(now.get("dtype")), speedup)
+    return Current(text(now.get("setting")), text(now.get("dtype")), speedup, text(now.get("identity")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +252,7 @@ def promote(root: Path, run: RunDirectory, case: Case, setting: Setting, wish: W
             "forced": wish.forced and bool(judgement.refusals),
             "refusals": list(judgement.refusals),
             "cautions": list(judgement.cautions),
-            "launch_line": launch_line(run, case, setting.label),
+            "launch_line": case.launch.get(setting.label) or launch_line(run, case, setting.label),
         }
         return _write(root, promoted, entry, promoted.generation + 1), True
 

@@ -7,6 +7,7 @@ from rich.cells import cell_len, set_cell_size
 from eagle3ops.screens.bench.loads import load_lines
 from eagle3ops.screens.bench.model import BenchFacts
 from eagle3ops.screens.bench.plots import accept_lines, pareto_lines
+from eagle3ops.screens.bench.sweep import sweep_lines
 from eagle3ops.screens.bench.tables import (
     check_lines,
     history_lines,
@@ -53,6 +54,7 @@ def bench_lines(
     if width < WIDE:
         sections = [
             [*top, *setting_lines(facts, chosen, width, glyphs), *standing],
+            _section("Sweep", _swept(facts, width, glyphs), width),
             _section("Verdicts", check_lines(facts, width, glyphs), width),
             _section("Loads", load_lines(facts.loads, width, glyphs), width),
             _section("Accept length", accept_lines(facts.accept, width, glyphs) if facts.accept else [], width),
@@ -67,6 +69,7 @@ def bench_lines(
     one = _stacked(
         [
             _section("Settings against the baseline", setting_lines(facts, chosen, left, glyphs), left),
+            _section("Sweep", _swept(facts, left, glyphs), left),
             _section("Verdicts", check_lines(facts, left, glyphs, most=4), left),
             _section("Loads", load_lines(facts.loads, left, glyphs), left),
             _section(history, history_lines(facts, left), left),
@@ -80,6 +83,10 @@ def bench_lines(
         ]
     )
     return _stacked([[*top, *standing], beside(one, two, left)])
+
+
+def _swept(facts: BenchFacts, width: int, glyphs: Glyphs) -> list[Line]:
+    return sweep_lines(facts.sweep, width, glyphs) if facts.sweep is not None else []
 
 
 def _section(title: str, lines: Sequence[Line], width: int) -> list[Line]:

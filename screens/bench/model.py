@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3ops.screens.bench.loads import LoadFacts, load_facts
+from eagle3ops.screens.bench.sweep import SweepFacts, sweep_facts
 from eagle3ops.screens.feeds.values import mapping, number
 from eagle3ops.words import plain
 
@@ -175,6 +176,8 @@ class BenchFacts:
     """The last decisions about the target, the newest first: when, and what in words."""
     damaged: str = ""
     """Why it is not known what is promoted; empty when it is."""
+    sweep: SweepFacts | None = None
+    """The points, where the run is a sweep."""
 
     @property
     def worth_it(self) -> bool:
@@ -208,6 +211,7 @@ def bench_facts(answer: object) -> BenchFacts:
     equality = mapping(bench.get("equality"))
     return BenchFacts(
         **shared,
+        sweep=sweep_facts(found.get("sweep")),
         conditions=_conditions(found, bench),
         measured=number(found.get("measured")),
         served=word(bench.get("served")),
@@ -263,7 +267,7 @@ def _conditions(found: Mapping[Any, Any], bench: Mapping[Any, Any]) -> str:
 
 def _setting(row: Mapping[Any, Any]) -> SettingRow:
     return SettingRow(
-        word(row.get("label"), 20) or "-",
+        word(row.get("label"), 120) or "-",
         number(row.get("tokens_per_s")),
         _interval(row.get("speedup")),
         number(row.get("accept_length")),
