@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,15 @@ DONE.set_result(None)
 @contextmanager
 def joined(layers: AuxLayers, dtype: Dtype = "float32", ring: int = 1 << 16) -> Iterator[tuple[Spool, Any]]:
     """Both ends, in one process."""
-    with Spool(layers, HIDDEN, dtype, ring) as spool:
-        told = json.loads(spool.variables()[extraction.SETTINGS])
-        sender = plugin.Sender(told, "Some")
+    with ExitStack() as stack:
+        # Closed last: the reader's end comes first unless a test ends the sender.
+        closing = ExitStack()
+        stack.callback(closing.close)
+        spool = stack.enter_context(Spool(layers, HIDDEN, dtype, ring))
+        sender = plugin.Sender(json.loads(spool.variables()[extraction.SETTINGS]), "Some")
+        closing.callback(sender.socket.close)
         spool.connected(20)
-        try:
-            yield spool, sender
-        finally:
-            sender.socket.close()
+        yield spool, sender
 
 
 def states_of(tokens: int, layers: AuxLayers, seed: int = 0) -> list[Tensor]:
