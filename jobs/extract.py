@@ -126,6 +126,7 @@ class Extract(Job):
         splits: tuple[Split, ...] = ("heldout", "train")
         if spec.quota is not None and not await asyncio.to_thread(self._fits, ctx, spec):
             splits = ("heldout",)
+        ctx.info(choose_road(spec, ctx.pipeline.engine, kept_layers(ctx, spec))[1])
         async with states_source(ctx, spec) as source:
             await asyncio.to_thread(self._extract, ctx, spec, splits, source)
 
@@ -264,6 +265,8 @@ def choose_road(spec: ExtractSpec, engine: EngineSpec, layers: "AuxLayers | None
     if spec.through == "reference":
         return "reference", "states from the reference model, as stages.extract.through says"
     reason = None
+    if engine.name == "reference" and spec.through is None:
+        return "reference", "states from the reference model"
     if engine.name != "sglang":
         reason = f"engine {engine.name} does not hand over hidden states"
     elif layers is not None and not all(0 < k < layers.num_layers for k in layers.boundary):
@@ -294,8 +297,7 @@ def road_of(ctx: PlanContext, spec: ExtractSpec) -> tuple[Road, str]:
 async def states_source(ctx: Context, spec: ExtractSpec) -> "AsyncIterator[Source]":
     """Whoever computes the hidden states of this pipeline, loaded and ready, for as long as the block lasts."""
     layers = kept_layers(ctx, spec)
-    road, said = choose_road(spec, ctx.pipeline.engine, layers)
-    ctx.info(said)
+    road, _ = choose_road(spec, ctx.pipeline.engine, layers)
     if road == "reference":
         from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
 
