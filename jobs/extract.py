@@ -269,7 +269,7 @@ def choose_road(spec: ExtractSpec, engine: EngineSpec, layers: "AuxLayers | None
         return "reference", "states from the reference model"
     if engine.name != "sglang":
         reason = f"engine {engine.name} does not hand over hidden states"
-    elif layers is not None and not all(0 < k < layers.num_layers for k in layers.boundary):
+    elif layers is not None and not hands_over(layers):
         reason = f"SGLang hands over boundaries 1 to {layers.num_layers - 1} only, these are {layers}"
     if reason is None:
         return "engine", "states from SGLang, through shared memory, while it reads the rows"
@@ -293,6 +293,11 @@ def road_of(ctx: PlanContext, spec: ExtractSpec) -> tuple[Road, str]:
     return choose_road(spec, ctx.pipeline.engine, layers)
 
 
+def hands_over(layers: "AuxLayers") -> bool:
+    """Whether SGLang does: it takes boundaries at the entry of a layer, the first left out."""
+    return all(0 < k < layers.num_layers for k in layers.boundary)
+
+
 @asynccontextmanager
 async def states_source(ctx: Context, spec: ExtractSpec) -> "AsyncIterator[Source]":
     """Whoever computes the hidden states of this pipeline, loaded and ready, for as long as the block lasts."""
@@ -305,15 +310,18 @@ async def states_source(ctx: Context, spec: ExtractSpec) -> "AsyncIterator[Sourc
         target = await asyncio.to_thread(Target.load, path, pick_dtype(engine.dtype), pick_device(engine.device))
         yield ReferenceStates(target, layers, spec)
         return
-    from eagle3ops.engines.sglang.extraction import EngineStates, Spool, extraction_spec
+    from eagle3ops.engines.sglang.extraction import EngineStates, Spool, extraction_spec, within
     from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
+    from eagle3ops.runs.planning import available_memory
 
     hidden = read_target_info(ctx.inputs["fetch"]).hidden_size
-    with Spool(layers, hidden, stored_dtype(spec)) as spool:
+    ring, ahead = within(available_memory())
+    with Spool(layers, hidden, stored_dtype(spec), ring) as spool:
         setting = extraction_spec(serve_spec(ctx, ServeStageSpec(), None), spool)
         async with started(ctx, setting, "engine-extract") as client:
             await asyncio.to_thread(spool.connected)
-            yield EngineStates(client, asyncio.get_running_loop(), spool, max_tokens=spec.max_tokens)
+            loop = asyncio.get_running_loop()
+            yield EngineStates(client, loop, spool, max_tokens=spec.max_tokens, ahead_bytes=ahead)
 
 
 def planned_tokens(ctx: PlanContext) -> int | None:

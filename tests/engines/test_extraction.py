@@ -20,7 +20,7 @@ from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineError
 from eagle3ops.engines.sglang import extraction
 from eagle3ops.engines.sglang.adapter import PLUGIN, SglangAdapter
-from eagle3ops.engines.sglang.extraction import Layout, Spool, captures, extraction_spec, parse_block
+from eagle3ops.engines.sglang.extraction import Layout, Spool, extraction_spec, parse_block, within
 from eagle3ops.features.format import Dtype
 from eagle3ops.features.quantised import dequantise, quantise
 from eagle3ops.features.writer import FeatureRow
@@ -237,10 +237,10 @@ def test_a_model_that_captures_others_is_refused() -> None:
         plugin.final_norm(Model(1), 7)
 
 
-def test_boundaries_that_no_layer_reads_are_not_for_this_road() -> None:
-    assert captures(LAYERS)
-    assert not captures(AuxLayers((0, 3), 6))
-    assert not captures(AuxLayers((3, 6), 6))
+def test_a_small_host_gets_a_small_ring() -> None:
+    assert within(1 << 40) == (extraction.RING_BYTES, extraction.AHEAD_BYTES)
+    ring, ahead = within((1 << 32) + 5)
+    assert (ring % 4096, ring, ahead) == (0, 1 << 29, (1 << 30) + 1)
 
 
 @given(st.integers(1, 300), st.integers(1, 6), st.sampled_from([torch.float32, torch.bfloat16, torch.float8_e4m3fn]))

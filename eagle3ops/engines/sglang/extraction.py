@@ -32,7 +32,7 @@ from torch import Tensor
 from eagle3ops.answers import AnswerRow
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import ServeSpec, on_gpu
-from eagle3ops.engines.client import EngineClient, EngineError, Sampling
+from eagle3ops.engines.client import EngineClient, EngineError, Sampling, log_tail
 from eagle3ops.engines.sglang.adapter import PLUGIN
 from eagle3ops.features.format import Dtype
 from eagle3ops.features.quantised import QuantisedRow
@@ -53,9 +53,14 @@ _STATES_S = 120.0
 """After the engine has answered a request, its states are there within milliseconds, unless they never come."""
 
 
-def captures(layers: AuxLayers) -> bool:
-    """Whether SGLang hands these boundaries over: it takes them at the entry of a layer, the first left out."""
-    return all(0 < k < layers.num_layers for k in layers.boundary)
+class ServerGone(EngineError):
+    """The server ended the connection; its log knows why."""
+
+
+def within(available: int) -> tuple[int, int]:
+    """Bytes of the ring and of `ahead_bytes` on a host with so much memory available."""
+    page = mmap.PAGESIZE
+    return min(RING_BYTES, available // 8 // page * page), min(AHEAD_BYTES, available // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +311,7 @@ class Spool:
                     self._take(parse_block(line, self.ring_bytes))
                     self._stream.sendall(b".")
             if not self._closing:
-                self.fail(EngineError("the server has closed the connection over which it hands over hidden states"))
+                self.fail(ServerGone("the server has closed the connection over which it hands over hidden states"))
         except (OSError, ValueError) as error:
             if not self._closing:
                 self.fail(EngineError(f"the server's hidden states cannot be received: {error}"))
@@ -419,7 +424,10 @@ class EngineStates:
                     ahead += shard.size
                     following = next(todo, None)
                 chunk, shard = waiting.popleft()
-                self.spool.wait(shard.rows, shard.answered)
+                try:
+                    self.spool.wait(shard.rows, shard.answered)
+                except ServerGone as error:
+                    raise EngineError(f"{error.what}; {log_tail(self.client.log)}") from error
                 ahead -= shard.size
                 yield [
                     self.spool.row(pending, row.id, len(row.prompt_ids))
