@@ -48,6 +48,7 @@ PREFILL_TOKENS = {True: 16384, False: 4096}
 RUNNING_ON_GPU = 512
 ROWS_A_POST = 128
 _LINE_BYTES = 16 << 20
+_THREADS_EACH = 2
 _CONNECT_S = 60.0
 _STATES_S = 120.0
 """After the engine has answered a request, its states are there within milliseconds, unless they never come."""
@@ -416,6 +417,9 @@ class EngineStates:
         """The rows of each chunk with their states, in the order given."""
         todo, waiting, ahead = iter(chunks), deque[tuple[Sequence[AnswerRow], _Shard]](), 0
         following = next(todo, None)
+        # The threads that receive and write would otherwise each start as many as there are cores.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(min(threads, _THREADS_EACH))
         try:
             while following is not None or waiting:
                 while following is not None and (not waiting or ahead < self._ahead):
@@ -434,6 +438,7 @@ class EngineStates:
                     for row, pending in zip(chunk, shard.rows, strict=True)
                 ]
         finally:
+            torch.set_num_threads(threads)
             for _, shard in waiting:
                 shard.answered.cancel()
 
