@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.bench.cases import BASELINE, Case, Measured, run_cases
+from eagle3ops.bench.load import first_of
 from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast
+from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.job import PlanContext
 from eagle3ops.words import human_bytes
@@ -146,8 +148,11 @@ async def up(
 
     async with AsyncExitStack() as stack:
         stacks = {label: await stack.enter_async_context(AsyncExitStack()) for label in servers}
-        async with asyncio.TaskGroup() as group:
-            tasks = {label: group.create_task(enter(one, label)) for label, one in stacks.items()}
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {label: group.create_task(enter(one, label)) for label, one in stacks.items()}
+        except* Eagle3opsError as failures:
+            raise first_of(failures) from failures
         yield {label: task.result() for label, task in tasks.items()}
 
 

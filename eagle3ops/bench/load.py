@@ -206,7 +206,7 @@ class _Load:
                     group.create_task(one_after_another())
             seconds = time.perf_counter() - began
         except* Eagle3opsError as failures:
-            raise ServerFailed(label, _first(failures)) from failures
+            raise ServerFailed(label, first_of(failures)) from failures
         # Pieces are parsed when the clock has stopped.
         requests = [_parsed(timed, pieces) for timed, pieces in found]
         requests.sort(key=lambda timed: timed.prompt)
@@ -245,6 +245,7 @@ def _parsed(timed: Timed, pieces: Sequence[tuple[float, bytes]]) -> Timed:
     return replace(timed, answer=answer, arrivals=times)
 
 
-def _first(failures: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
+def first_of(failures: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
+    """The first failure of several tasks, which says what a person can act on; the group's own words do not."""
     inner = failures.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -39,6 +41,11 @@ def run(root: Path, cache: Path, *args: str) -> subprocess.CompletedProcess[str]
 def only_run(root: Path) -> Path:
     (folder,) = [path for path in (root / "runs").iterdir() if path.is_dir()]
     return folder
+
+
+def first_run(root: Path) -> Path:
+    """The undisturbed one: tests of this module add others."""
+    return min((root / "runs").iterdir())
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
@@ -166,3 +173,49 @@ def test_a_killed_and_resumed_run_trains_the_same_drafter(
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         assert tensor.equal(theirs[name]), f"{name} differs after {kills} kills"
+
+
+def test_the_bench_holds_every_load_and_each_has_its_pairs(finished: Path) -> None:
+    bench = json.loads((first_run(finished) / "artifacts" / "bench" / "bench.json").read_text())
+    assert bench["lineup"]["groups"] == [["baseline", "3/1/4", "1/1/2", "3/2/6"]]
+    (ladder,), (latency,) = bench["ladder"], bench["latency"]
+    assert bench["timing"]["settings"] == ladder["settings"]
+    for label, row in ladder["settings"].items():
+        assert len(row["blocks"]) == ladder["prompts"]
+        assert label == "baseline" or row["speedup"]["pairs"] == ladder["prompts"]
+        assert label == "baseline" or row["accept_length"] >= 1.0
+        assert 0 < latency["settings"][label]["ttft_s"]["p50"] <= latency["settings"][label]["e2e_s"]["p99"]
+    near = bench["divergence"]
+    assert near["passed"]
+    assert set(near["identical"]) == {"3/1/4", "1/1/2", "3/2/6"}
+    assert near["again"] == near["prompts"]
+
+
+def test_compare_tells_a_drafter_from_one_that_sees_nothing(finished: Path, cache: Path, tmp_path: Path) -> None:
+    source = first_run(finished) / "artifacts" / "train" / "drafter"
+    blind, broken = tmp_path / "blind", tmp_path / "broken"
+    tensors = load_file(source / "model.safetensors")
+    for folder in (blind, broken):
+        shutil.copytree(source, folder)
+    save_file(tensors | {"fc.weight": torch.zeros_like(tensors["fc.weight"])}, blind / "model.safetensors")
+    save_file({name: one for name, one in tensors.items() if name != "fc.weight"}, broken / "model.safetensors")
+
+    def compare(other: Path) -> subprocess.CompletedProcess[str]:
+        drafters = f"stages.compare.drafters=[ours, {other}]"
+        few = ("--set", "stages.compare.prompts=8", "--set", "stages.compare.max_new_tokens=16")
+        return run(finished, cache, "--job", "compare", "--spec", "tiny", "--set", drafters, *few)
+
+    refused = compare(broken)
+    assert refused.returncode == 2, refused.stderr[-2000:]
+    assert "missing: fc.weight" in refused.stderr
+    done = compare(blind)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (out,) = (path for path in (finished / "stages").glob("compare-*") if (path / "compare.json").is_file())
+    record = json.loads((out / "compare.json").read_text())
+    assert set(record["settings"]) == {"baseline", "ours 3/1/4", "blind 3/1/4"}
+    (pair,) = (one for one in record["duels"] if "baseline" not in (one["one"], one["other"]))
+    assert (pair["one"], pair["other"]) == ("ours 3/1/4", "blind 3/1/4")
+    assert pair["speed"]["pairs"] == 8
+    assert pair["accept_length"]["value"] > 0
+    assert record["settings"]["ours 3/1/4"]["parameters"] == sum(one.numel() for one in tensors.values())
+    assert "blind 3/1/4" in (out / "report.md").read_text()
