@@ -12,7 +12,7 @@ from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import RequestError
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
-from eagle3ops.jobs.sweep_spec import SweepSpec, expand_spec, halving_of
+from eagle3ops.jobs.sweep_spec import SweepSpec, VariantSpec, expand_spec, halving_of
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -196,15 +196,10 @@ def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec, longest: int) ->
     taken: set[int] = set()
 
     def opener(setting: Setting | None, lane: Lane) -> "AbstractAsyncContextManager[EngineClient]":
-        served = serve_spec_of(ctx, spec, stage, setting, unused_port(taken))
+        served = serve_spec_of(ctx, spec, stage, setting, unused_port(taken), spec.all_servers)
         served = shared(served, max(spec.axes.concurrency), longest + spec.max_new_tokens)
-        variables = {**served.variables, **spec.all_servers.environment}
         if lane.gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(lane.gpus)
-        # Those of the point come last: they are what is tried.
-        own = len(ctx.pipeline.engine.arguments)
-        words = (*served.arguments[:own], *spec.all_servers.arguments, *served.arguments[own:])
-        served = replace(served, arguments=words, variables=variables)
+            served = replace(served, variables={**served.variables, "CUDA_VISIBLE_DEVICES": ",".join(lane.gpus)})
         return started(ctx, served, log_role(lane.name, BASELINE if setting is None else setting.label))
 
     names = ["GPU " + "+".join(group) if group else "host" for group in groups]
@@ -225,17 +220,32 @@ def unused_port(taken: set[int]) -> int:
 
 
 def serve_spec_of(
-    ctx: Context, spec: SweepSpec, stage: ServeStageSpec, setting: Setting | None, port: int
+    ctx: Context,
+    spec: SweepSpec,
+    stage: ServeStageSpec,
+    setting: Setting | None,
+    port: int,
+    beside: VariantSpec | None = None,
 ) -> "ServeSpec":
-    """A setting as the engine takes it; None: the target alone, as the pipeline serves it."""
+    """A setting as the engine takes it; None: the target alone, as the pipeline serves it.
+
+    Args:
+        ctx: of the stage.
+        spec: of the sweep.
+        stage: of the serve stage.
+        setting: what is tried.
+        port: where it answers.
+        beside: what it gets because others are up beside it.
+    """
     if setting is None:
         served = serve_spec(ctx, stage, None, port=port)
     else:
         speculation = SpeculationSpec(steps=setting.steps, topk=setting.topk, draft_tokens=setting.draft_tokens)
         served = serve_spec(ctx, stage, speculation, port=port)
     arguments, variables = list(served.arguments), dict(served.variables)
-    for axis, value in setting.choices if setting is not None else ():
-        variant = spec.axes.engine[axis][value]
+    choices = () if setting is None else setting.choices
+    # Those of the point come last: they are what is tried.
+    for variant in (beside or VariantSpec(), *(spec.axes.engine[axis][value] for axis, value in choices)):
         arguments += variant.arguments
         variables |= variant.environment
     gpus = spec.gpus_per_server or ctx.pipeline.engine.gpus
