@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
-from eagle3ops.errors import RequestError
+from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.jobs.sweep_spec import SweepSpec, VariantSpec, expand_spec, halving_of
 from eagle3ops.runs.context import Context
@@ -57,7 +57,7 @@ class Sweep(Job):
             points, left_out = expand_spec(spec)
         except RequestError as error:
             return Plan(outputs=("sweep.json",), refusal=error)
-        refusal = engine_refusal(ctx, speculation=True)
+        refusal = refused(ctx, spec)
         if not points:
             refusal = RequestError(
                 "the sweep has no points: " + "; ".join(one.words for one in left_out),
@@ -123,6 +123,20 @@ class Sweep(Job):
         tell(ctx, found)
 
 
+def refused(ctx: PlanContext, spec: SweepSpec) -> Eagle3opsError | None:
+    """Why the engine cannot do here what a value of an engine axis asks of it; None where it can do all of them."""
+    engine = ctx.pipeline.engine
+    values = {f" ({axis}: {name})": one for axis, named in spec.axes.engine.items() for name, one in named.items()}
+    for where, variant in {"": VariantSpec(), **values}.items():
+        words = (*engine.arguments, *spec.all_servers.arguments, *variant.arguments)
+        variables = {**engine.environment, **spec.all_servers.environment, **variant.environment}
+        tried = engine.model_copy(update={"arguments": words, "environment": variables})
+        asked = replace(ctx, pipeline=ctx.pipeline.model_copy(update={"engine": tried}))
+        if (found := engine_refusal(asked, speculation=True)) is not None:
+            return RequestError(f"sweep{where}: {found.what}", remedy=found.remedy)
+    return None
+
+
 def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[list[str], float | None]:
     """What a sweep comes to: notes, and seconds where the speed of this engine is known from earlier stages."""
     from eagle3ops.sweep.schedule import schedule
@@ -144,8 +158,9 @@ def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[li
     field = " -> ".join(f"{size} x {halving.pairs(rung)} pairs" for rung, size in enumerate(found.field))
     notes = [
         f"{len(points)} points of {len({point.setting for point in points})} settings, {spec.rungs} rungs: {field}",
-        f"about {found.starts} server starts in {found.waves} waves, up to {spec.per_gpu} settings and a baseline "
-        f"side by side on each of {found.lanes} lanes, {found.requests} timed requests",
+        f"about {found.starts} server starts in {found.waves} wave{'s' * (found.waves != 1)}, up to {spec.per_gpu} "
+        f"settings and a baseline side by side on each of {found.lanes} lane{'s' * (found.lanes != 1)}, "
+        f"{found.requests} timed requests",
     ]
     start_s, token_s = _known_speed(ctx)
     if start_s is None or token_s is None:
