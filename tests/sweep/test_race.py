@@ -119,7 +119,8 @@ class World:
                 final_pairs=3,
                 sampling=Sampling(max_new_tokens=8, ignore_eos=True),
                 warmup=1,
-                deadline_s=1.0,
+                # Short only where something hangs: a busy machine must not look like it.
+                deadline_s=3.0 if any("hangs" in faults for faults in self.faults.values()) else 60.0,
                 baseline_restarts=restarts,
             ),
             prompts=PROMPTS,
@@ -185,7 +186,7 @@ async def test_a_point_that_fails_twice_is_left_out_with_its_reason_and_log(tmp_
     found = outcome(race, [], launch(race))
     (row,) = [row for row in found["points"] if row["label"] == POINTS[1].label]
     assert row["state"] == "failed"
-    assert {"dies": "disconnected", "hangs": "no answer within 1 s", "refuses": "cannot start here"}[fault] in (
+    assert {"dies": "disconnected", "hangs": "no answer within 3 s", "refuses": "cannot start here"}[fault] in (
         row["why"].lower() if fault == "dies" else row["why"]
     )
     assert world.starts[label] == 2
