@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
-from eagle3ops.errors import RequestError
+from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
-from eagle3ops.jobs.sweep_spec import SweepSpec, expand_spec, halving_of
+from eagle3ops.jobs.sweep_spec import SweepSpec, VariantSpec, expand_spec, halving_of
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -57,7 +57,7 @@ class Sweep(Job):
             points, left_out = expand_spec(spec)
         except RequestError as error:
             return Plan(outputs=("sweep.json",), refusal=error)
-        refusal = engine_refusal(ctx, speculation=True)
+        refusal = refused(ctx, spec)
         if not points:
             refusal = RequestError(
                 "the sweep has no points: " + "; ".join(one.words for one in left_out),
@@ -123,6 +123,20 @@ class Sweep(Job):
         tell(ctx, found)
 
 
+def refused(ctx: PlanContext, spec: SweepSpec) -> Eagle3opsError | None:
+    """Why the engine cannot do here what a value of an engine axis asks of it; None where it can do all of them."""
+    engine = ctx.pipeline.engine
+    values = {f" ({axis}: {name})": one for axis, named in spec.axes.engine.items() for name, one in named.items()}
+    for where, variant in {"": VariantSpec(), **values}.items():
+        words = (*engine.arguments, *spec.all_servers.arguments, *variant.arguments)
+        variables = {**engine.environment, **spec.all_servers.environment, **variant.environment}
+        tried = engine.model_copy(update={"arguments": words, "environment": variables})
+        asked = replace(ctx, pipeline=ctx.pipeline.model_copy(update={"engine": tried}))
+        if (found := engine_refusal(asked, speculation=True)) is not None:
+            return RequestError(f"sweep{where}: {found.what}", remedy=found.remedy)
+    return None
+
+
 def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[list[str], float | None]:
     """What a sweep comes to: notes, and seconds where the speed of this engine is known from earlier stages."""
     from eagle3ops.sweep.schedule import schedule
@@ -144,8 +158,9 @@ def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[li
     field = " -> ".join(f"{size} x {halving.pairs(rung)} pairs" for rung, size in enumerate(found.field))
     notes = [
         f"{len(points)} points of {len({point.setting for point in points})} settings, {spec.rungs} rungs: {field}",
-        f"about {found.starts} server starts in {found.waves} waves, up to {spec.per_gpu} settings and a baseline "
-        f"side by side on each of {found.lanes} lanes, {found.requests} timed requests",
+        f"about {found.starts} server starts in {found.waves} wave{'s' * (found.waves != 1)}, up to {spec.per_gpu} "
+        f"settings and a baseline side by side on each of {found.lanes} lane{'s' * (found.lanes != 1)}, "
+        f"{found.requests} timed requests",
     ]
     start_s, token_s = _known_speed(ctx)
     if start_s is None or token_s is None:
@@ -196,15 +211,10 @@ def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec, longest: int) ->
     taken: set[int] = set()
 
     def opener(setting: Setting | None, lane: Lane) -> "AbstractAsyncContextManager[EngineClient]":
-        served = serve_spec_of(ctx, spec, stage, setting, unused_port(taken))
+        served = serve_spec_of(ctx, spec, stage, setting, unused_port(taken), spec.all_servers)
         served = shared(served, max(spec.axes.concurrency), longest + spec.max_new_tokens)
-        variables = {**served.variables, **spec.all_servers.environment}
         if lane.gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(lane.gpus)
-        # Those of the point come last: they are what is tried.
-        own = len(ctx.pipeline.engine.arguments)
-        words = (*served.arguments[:own], *spec.all_servers.arguments, *served.arguments[own:])
-        served = replace(served, arguments=words, variables=variables)
+            served = replace(served, variables={**served.variables, "CUDA_VISIBLE_DEVICES": ",".join(lane.gpus)})
         return started(ctx, served, log_role(lane.name, BASELINE if setting is None else setting.label))
 
     names = ["GPU " + "+".join(group) if group else "host" for group in groups]
@@ -225,17 +235,32 @@ def unused_port(taken: set[int]) -> int:
 
 
 def serve_spec_of(
-    ctx: Context, spec: SweepSpec, stage: ServeStageSpec, setting: Setting | None, port: int
+    ctx: Context,
+    spec: SweepSpec,
+    stage: ServeStageSpec,
+    setting: Setting | None,
+    port: int,
+    beside: VariantSpec | None = None,
 ) -> "ServeSpec":
-    """A setting as the engine takes it; None: the target alone, as the pipeline serves it."""
+    """A setting as the engine takes it; None: the target alone, as the pipeline serves it.
+
+    Args:
+        ctx: of the stage.
+        spec: of the sweep.
+        stage: of the serve stage.
+        setting: what is tried.
+        port: where it answers.
+        beside: what it gets because others are up beside it.
+    """
     if setting is None:
         served = serve_spec(ctx, stage, None, port=port)
     else:
         speculation = SpeculationSpec(steps=setting.steps, topk=setting.topk, draft_tokens=setting.draft_tokens)
         served = serve_spec(ctx, stage, speculation, port=port)
     arguments, variables = list(served.arguments), dict(served.variables)
-    for axis, value in setting.choices if setting is not None else ():
-        variant = spec.axes.engine[axis][value]
+    choices = () if setting is None else setting.choices
+    # Those of the point come last: they are what is tried.
+    for variant in (beside or VariantSpec(), *(spec.axes.engine[axis][value] for axis, value in choices)):
         arguments += variant.arguments
         variables |= variant.environment
     gpus = spec.gpus_per_server or ctx.pipeline.engine.gpus

@@ -57,6 +57,8 @@ class World:
     most: Counter[str] = field(default_factory=Counter)
     """Per lane, at any time."""
     said: list[str] = field(default_factory=list)
+    deadline_s: float | None = None
+    """For a start."""
 
     @asynccontextmanager
     async def open(self, setting: Setting | None, lane: Lane) -> AsyncIterator[EngineClient]:
@@ -66,6 +68,8 @@ class World:
         fault = (self.faults.get(label) or [""]).pop(0) if self.faults.get(label) else ""
         if fault == "refuses":
             raise EngineError(f"{label} cannot start here")
+        if fault == "never ready":
+            await asyncio.sleep(3600)
         shape = None if setting is None else SpecSettings(setting.steps, setting.topk, setting.draft_tokens)
         speculator = None if shape is None else Speculator(MarkovDrafter(TARGET), TARGET, shape, 8)
         worker = Worker(Engine(TARGET, speculator=speculator, stops=(VOCAB - 1,), max_running=8))
@@ -108,14 +112,15 @@ class World:
         return Race(
             points=points,
             default=POINTS[2],
-            lanes=[Lane(f"GPU {k}", (), room, self.open, None) for k in range(lanes)],
+            lanes=[Lane(f"GPU {k}", (), room, self.open, self.deadline_s) for k in range(lanes)],
             book=Book.open(folder),
             rules=Rules(
                 halving=Halving(first=2, eta=2, rungs=2),
                 final_pairs=3,
                 sampling=Sampling(max_new_tokens=8, ignore_eos=True),
                 warmup=1,
-                deadline_s=1.0,
+                # Short only where something hangs: a busy machine must not look like it.
+                deadline_s=3.0 if any("hangs" in faults for faults in self.faults.values()) else 60.0,
                 baseline_restarts=restarts,
             ),
             prompts=PROMPTS,
@@ -181,7 +186,7 @@ async def test_a_point_that_fails_twice_is_left_out_with_its_reason_and_log(tmp_
     found = outcome(race, [], launch(race))
     (row,) = [row for row in found["points"] if row["label"] == POINTS[1].label]
     assert row["state"] == "failed"
-    assert {"dies": "disconnected", "hangs": "no answer within 1 s", "refuses": "cannot start here"}[fault] in (
+    assert {"dies": "disconnected", "hangs": "no answer within 3 s", "refuses": "cannot start here"}[fault] in (
         row["why"].lower() if fault == "dies" else row["why"]
     )
     assert world.starts[label] == 2
@@ -198,6 +203,15 @@ async def test_a_baseline_that_fails_is_started_again_and_costs_no_point(tmp_pat
     assert world.starts[BASELINE] == 2
     assert sum(rung == "0" for _, rung in race.book.measured) == len(POINTS)
     assert all(race.given_up(point) is None for point in POINTS)
+
+
+async def test_a_server_that_never_becomes_ready_is_given_up(tmp_path: Path) -> None:
+    world = World(faults={POINTS[1].setting.label: ["never ready"] * 9}, deadline_s=5.0)
+    race = world.race(tmp_path, points=POINTS[:2])
+    await race.run()
+    assert race.given_up(POINTS[1]) == "its server was not ready within 5 s"
+    assert world.starts[POINTS[1].setting.label] == 2
+    assert race.final(1) is not None
 
 
 async def test_a_baseline_that_always_fails_ends_the_sweep(tmp_path: Path) -> None:
