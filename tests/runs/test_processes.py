@@ -19,7 +19,16 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.family import end_left_behind, family, known_processes, left_behind, remember, tree
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.orders import cancel
-from eagle3ops.runs.processes import ProcessId, identify, is_alive, process_table, read_stat, send_signal
+from eagle3ops.runs.processes import (
+    SUPERVISOR_VARIABLE,
+    ProcessId,
+    identify,
+    is_alive,
+    process_table,
+    read_stat,
+    send_signal,
+)
+from eagle3ops.telemetry.processes import ProcessTrees
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
 
@@ -214,6 +223,24 @@ def test_how_a_stage_ended_and_what_it_used_is_written_down(toy: Toy) -> None:
     assert made["usage"]["user_seconds"] + made["usage"]["system_seconds"] > 0
     assert made["usage"]["max_rss_bytes"] > 1 << 20
     assert set(made["usage"]) >= {"blocks_read", "blocks_written", "voluntary_switches", "involuntary_switches"}
+
+
+def test_the_supervisor_is_sampled_with_its_run_and_marks_nobody_else(toy: Toy) -> None:
+    toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=child")
+    toy.until("runs/*/child.pid")
+    run = toy.last()
+    supervisor = (run.supervisor() or {})["pid"]
+    trees = ProcessTrees(marked=True)
+    found = {record["pid"]: record for record in trees.read() if record["run"] == run.run_id}
+    trees.close()
+    assert "eagle3ops.supervisor" in found[supervisor]["cmd"]
+    # All that it looks after stands below it.
+    assert {record["root"] for record in found.values()} == {supervisor}
+    assert set(left_behind(run.path)) <= set(found)
+    for pid in left_behind(run.path):
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert SUPERVISOR_VARIABLE.encode() not in environment
+    assert supervisor not in left_behind(run.path), "it must not end itself with what is left of the run"
 
 
 def test_when_memory_runs_out_the_supervisor_is_spared_and_stages_are_not(toy: Toy) -> None:
