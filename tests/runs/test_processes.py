@@ -1,5 +1,6 @@
 """Are exactly those processes signalled that were meant: all of a run's, however they hide, and nobody else's?"""
 
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from toy_world import Toy
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.family import end_left_behind, family, known_processes, left_behind, remember, tree
 from eagle3ops.runs.files import write_json
-from eagle3ops.runs.orders import cancel
+from eagle3ops.runs.orders import cancel, sweep
 from eagle3ops.runs.processes import (
     SUPERVISOR_VARIABLE,
     ProcessId,
@@ -170,6 +171,28 @@ def test_what_outlives_a_killed_supervisor_is_ended_by_the_next(runaways: Toy) -
     assert bare[0] in alive(folder)
     assert runaways.call("runs", "resume", "last").returncode == 0
     assert alive(folder) == []
+
+
+def test_what_outlives_a_killed_supervisor_can_be_cancelled(runaways: Toy) -> None:
+    run = runaways.last()
+    folder = run.path / "runaways"
+    supervisor = ProcessId.from_json(run.supervisor())
+    assert supervisor is not None
+    bare = [pid for pid in alive(folder) if not Path(f"/proc/{pid}/environ").read_bytes()]
+    until(lambda: bare[0] in {process.pid for process in known_processes(run.path)}, "the heartbeat")
+    assert sweep(run) == [], "somebody looks after them"
+    assert send_signal(supervisor, signal.SIGKILL)
+    assert runaways.started[0].wait(60) == 1
+    assert bare[0] in alive(folder)
+    cancelled = runaways.call("runs", "cancel", "last", "--json")
+    assert cancelled.returncode == 0, cancelled.stderr
+    said = json.loads(cancelled.stdout)
+    assert said["status"] == "interrupted"
+    assert bare[0] in said["ended"]
+    assert alive(folder) == []
+    again = runaways.call("runs", "cancel", "last")
+    assert (again.returncode, "is not running; it is interrupted" in again.stderr) == (2, True)
+    assert runaways.call("runs", "resume", "last").returncode == 0
 
 
 def test_orphans_are_reaped_while_the_stage_runs(toy: Toy) -> None:
