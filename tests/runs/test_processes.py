@@ -196,7 +196,9 @@ def test_what_outlives_a_killed_supervisor_can_be_cancelled(runaways: Toy) -> No
 
 
 def test_orphans_are_reaped_while_the_stage_runs(toy: Toy) -> None:
-    toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=orphans")
+    # Without a guard, which would be a child as well.
+    unguarded = ("--set", "stages.use.mode=orphans", "--set", "watchdog.on=false")
+    toy.start("--job", "pipeline", "--spec", "toy.yaml", *unguarded)
     toy.until("runs/*/orphaned")
     run = toy.last()
     supervisor = (run.supervisor() or {})["pid"]
