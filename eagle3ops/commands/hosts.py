@@ -233,7 +233,7 @@ async def _test(name: str, prompts: Prompts, *, json: bool, say: Callable[[str],
 
 async def _examine(name: str, prompts: Prompts, steps: _Steps) -> int:
     """Key, login, agent, version, round trip, clock: one step after the other, until one fails."""
-    from eagle3ops.hosts.client import AgentClient
+    from eagle3ops.hosts.client import AgentClient, skew
     from eagle3ops.hosts.reach import transport_for
 
     transport = transport_for(name, prompts)
@@ -266,6 +266,8 @@ async def _examine(name: str, prompts: Prompts, steps: _Steps) -> int:
     try:
         hello = client.hello
         steps.good("agent", f"eagle3ops {hello.version}, Python {hello.python}, on {hello.host}")
+        if (differs := skew(name, hello)) is not None:
+            steps.good("version", differs)
         steps.good("root", hello.root)
         trips = []
         offsets = []

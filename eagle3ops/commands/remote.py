@@ -72,11 +72,13 @@ def on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]
 
 async def _on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]) -> int:
     from eagle3ops.commands.hosts import TerminalPrompts
+    from eagle3ops.hosts.client import skew
     from eagle3ops.hosts.link import Link
     from eagle3ops.hosts.reach import transport_for
 
     async with Link(transport_for(host, TerminalPrompts()), on_state=_Notices(host)) as link:
-        await link.open()
+        if (differs := skew(host, await link.open())) is not None:
+            say(f"{host}: {differs}")
         return await work(There(host, root, link))
 
 

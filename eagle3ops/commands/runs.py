@@ -126,9 +126,9 @@ def _cancel(desk: Desk, run: str, *, json: bool) -> int:
     # Which run `last` is, is asked once: by the time that a lost answer is asked for again, it may be another one.
     found = desk.ask("runs.state", run=run)
     run_id = found["run"]
-    if not found["alive"]:
-        raise RequestError(f"{run_id} is not running; it is {found['status']}")
-    desk.ask("runs.cancel", run=run_id)
+    asked = desk.ask("runs.cancel", run=run_id)
+    if not found["alive"] and not asked["asked"]:
+        return _swept(desk, asked, json=json)
     deadline = time.monotonic() + CANCEL_WAIT_S
     while alive := desk.ask("runs.state", run=run_id)["alive"]:
         if time.monotonic() > deadline:
@@ -146,6 +146,19 @@ def _cancel(desk: Desk, run: str, *, json: bool) -> int:
     sys.stderr.write(f"{run_id}: {plain(status)}\n")
     if status != "done":
         sys.stderr.write(f"  take it up again: {desk.command('resume', run_id)}\n")
+    return ExitCode.DONE
+
+
+def _swept(desk: Desk, asked: Mapping[str, Any], *, json: bool) -> int:
+    """Nobody looked after the run; what it had left running is ended now."""
+    run_id, ended = asked["run"], asked.get("ended") or []
+    if not ended:
+        raise RequestError(f"{run_id} is not running; it is {asked['status']}")
+    if json:
+        write_json({"run": run_id, "host": desk.host, "status": asked["status"], "ended": ended})
+    processes = f"process{'es' if len(ended) > 1 else ''} {', '.join(map(str, ended))}"
+    sys.stderr.write(f"{run_id}: it was {plain(asked['status'])}; ended what it had left running: {processes}\n")
+    sys.stderr.write(f"  take it up again: {desk.command('resume', run_id)}\n")
     return ExitCode.DONE
 
 

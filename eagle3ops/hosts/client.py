@@ -352,6 +352,16 @@ def _require_protocol(name: str, hello: Hello) -> None:
         )
 
 
+def skew(name: str, hello: Hello) -> str | None:
+    """That the versions here and there differ, though they understand each other; None when they do not differ."""
+    if hello.version == __version__:
+        return None
+    return (
+        f"eagle3ops {hello.version} there, {__version__} here: they understand each other, but runs there are those of "
+        f"{hello.version}, and what one of the two cannot do is refused; {_install(name)}"
+    )
+
+
 def _install(name: str) -> str:
     if name == "local":
         return "install eagle3ops into the Python that runs it"

@@ -67,9 +67,16 @@ def summarize(run: RunDirectory) -> RunSummary:
         created=float(request.get("created", 0.0)),
         started=state.get("started"),
         ended=state.get("ended"),
-        cause=interruption or state.get("cause"),
+        cause=interruption or state.get("cause") or _cancelling(state.get("cancelling")),
         stages={name: str(stage.get("status")) for name, stage in state["stages"].items()},
     )
+
+
+def _cancelling(said: object) -> str | None:
+    """That a run was told to end and has not yet."""
+    if not isinstance(said, dict):
+        return None
+    return f"being cancelled ({said.get('signal') or 'a signal'}); what it is doing has to let go"
 
 
 def figures(run: RunDirectory) -> Figures:

@@ -12,12 +12,13 @@ from pathlib import Path
 from eagle3ops import locations
 from eagle3ops.errors import Refused, RequestError
 from eagle3ops.runs.directory import RunDirectory, create_run, new_run_id, runs_folder
+from eagle3ops.runs.family import end_left_behind, left_behind
 from eagle3ops.runs.files import explain_os_error
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.planning import StagePlan, admit, choose, plan_stages
 from eagle3ops.runs.processes import ProcessId, send_signal
 from eagle3ops.runs.redact import redact
-from eagle3ops.runs.starts import KeyRecord, digest, key_record, launch, started
+from eagle3ops.runs.starts import KeyRecord, digest, key_record, launch, locked, started
 from eagle3ops.spec.load import dump_pipeline, load_pipeline, parse_pipeline, require_known_names
 from eagle3ops.spec.models import Pipeline
 
@@ -203,3 +204,14 @@ def cancel(run: RunDirectory) -> bool:
     # A stopped process would keep the signal for later.
     send_signal(supervisor, signal.SIGCONT)
     return True
+
+
+def sweep(run: RunDirectory) -> list[int]:
+    """End what a supervisor that was killed has left running, and say which processes these were.
+
+    None as long as somebody looks after the run, or is about to: what is theirs is not left.
+    """
+    if run.alive() or not left_behind(run.path):
+        return []
+    with locked(run.path / "start.lock", f"the start of {run.run_id}"):
+        return [] if run.alive() else end_left_behind(run.path)

@@ -17,6 +17,9 @@ from eagle3ops.errors import Eagle3opsError
 RUN_VARIABLE = "EAGLE3OPS_RUN_DIR"
 """Set for everything that a run starts, and so the mark by which its processes are found again."""
 
+SUPERVISOR_VARIABLE = "EAGLE3OPS_SUPERVISES"
+"""Set for the supervisor alone, so that samplers find it: it carries no run's mark, by which it would end itself."""
+
 ARGUMENTS_VARIABLE = "EAGLE3OPS_ENGINE_ARGUMENTS"
 """What an engine is given beside its own arguments, as a JSON list: for a restart that leaves something out."""
 

@@ -26,7 +26,7 @@ from eagle3ops.errors import Refused
 from eagle3ops.runs.directory import RunDirectory, runs_folder
 from eagle3ops.runs.files import read_json, sync_folder, write_json
 from eagle3ops.runs.leash import PARENT_VARIABLE
-from eagle3ops.runs.processes import RUN_VARIABLE, identify, is_alive
+from eagle3ops.runs.processes import RUN_VARIABLE, SUPERVISOR_VARIABLE, identify, is_alive
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
@@ -224,6 +224,7 @@ def launch(run: RunDirectory, token: str) -> subprocess.Popen[bytes] | None:
 
 def spawn(run: RunDirectory, token: str) -> subprocess.Popen[bytes]:
     """The supervisor as a process: in a session of its own, with its output in the run's logs."""
+    environment = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, PARENT_VARIABLE)}
     with (run.logs / "supervisor.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "eagle3ops.supervisor", str(run.path), token],
@@ -231,5 +232,5 @@ def spawn(run: RunDirectory, token: str) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, PARENT_VARIABLE)},
+            env=environment | {SUPERVISOR_VARIABLE: str(run.path)},
         )

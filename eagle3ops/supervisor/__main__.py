@@ -1,6 +1,7 @@
 """Who looks after a run? One detached process: `python -m eagle3ops.supervisor RUN_DIR TOKEN`."""
 
 import fcntl
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from eagle3ops.errors import Eagle3opsError, ExitCode
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import explain_os_error, log_line
+from eagle3ops.runs.processes import SUPERVISOR_VARIABLE
 from eagle3ops.runs.starts import take_effect
 from eagle3ops.supervisor.supervisor import Supervisor
 
@@ -19,6 +21,8 @@ class AlreadyRunning(Eagle3opsError):
 
 def main() -> int:
     """Look after the run named on the command line, if the start named there has not been made before."""
+    # Of this process alone: what it starts works in the run and does not look after it.
+    os.environ.pop(SUPERVISOR_VARIABLE, None)
     run, token = RunDirectory(Path(sys.argv[1]).absolute()), sys.argv[2]
     supervisor = Supervisor(run)
     supervisor.listen()

@@ -22,6 +22,8 @@ from eagle3ops.runs.stage import CANCEL_GRACE_S
 from eagle3ops.supervisor.decision import RESTART, Decision
 
 POLL_S = 0.05
+STOP_S = CANCEL_GRACE_S + 2
+"""How long a stage may take to end once the run is cancelled: its own time, and some to say so."""
 DECISION_GRACE_S = 5.0
 """How long a stage that hangs may take to end after SIGTERM; what is stopped, and cannot hear it, gets none."""
 
@@ -98,7 +100,7 @@ class Attempt:
             if stopped() and stopped_at is None:
                 stopped_at = time.monotonic()
                 signal_all(self._group(), signal.SIGTERM)
-            elif stopped_at is not None and time.monotonic() - stopped_at > CANCEL_GRACE_S + 2:
+            elif stopped_at is not None and time.monotonic() - stopped_at > STOP_S:
                 signal_all(family(self.run.path), signal.SIGKILL)
             if self._decision is None and stopped_at is None:
                 self._decision = decided()

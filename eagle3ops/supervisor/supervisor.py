@@ -34,7 +34,7 @@ from eagle3ops.runs.redact import redact_data
 from eagle3ops.runs.store import Store, Stored
 from eagle3ops.spec.load import load_pipeline
 from eagle3ops.spec.models import WatchdogSpec
-from eagle3ops.supervisor.attempt import Attempt, Ending, cause_of, changes, given_up, remedy_of, signal_name
+from eagle3ops.supervisor.attempt import STOP_S, Attempt, Ending, cause_of, changes, given_up, remedy_of, signal_name
 from eagle3ops.supervisor.decision import RESTART, Decision
 from eagle3ops.supervisor.keeper import Keeper
 from eagle3ops.supervisor.oom import spare_this_process
@@ -55,6 +55,7 @@ class Supervisor:
         self._seen: set[ProcessId] = set()
         self._oom_score = ""
         self._share: GpuShare | None = None
+        self._told_to_stop = False
 
     def listen(self) -> None:
         """Take signals: SIGTERM and SIGINT cancel the run, SIGHUP (a logout) does nothing."""
@@ -214,6 +215,7 @@ class Supervisor:
         )
 
         def beat() -> None:
+            self._tell_stop(name)
             self._beat_when_due()
             keeper.look()
 
@@ -224,6 +226,19 @@ class Supervisor:
 
     def _stopped(self) -> bool:
         return self.stop_signal is not None
+
+    def _tell_stop(self, stage: str) -> None:
+        """Say that the run is being cancelled, once: what takes seconds to end looks as if nobody had heard."""
+        if self.stop_signal is None or self._told_to_stop:
+            return
+        self._told_to_stop = True
+        name = signal_name(self.stop_signal)
+        self.state["cancelling"] = {"since": round(time.time(), 3), "signal": name}
+        words = f"cancelled by {name}: {stage} has {STOP_S:.0f} s to end, then everything is killed"
+        # On a full disk the cancel goes on all the same.
+        with contextlib.suppress(OSError):
+            self._note("info", {"text": words, "cancelling": name}, stage)
+            self._save()
 
     def _cause(self, name: str, code: int, seq: int) -> dict[str, Any]:
         """Why a stage failed: what it said, and what its logs say beyond that."""
@@ -296,6 +311,7 @@ class Supervisor:
         if cause:
             log_line(cause)
         self._wind_down()
+        self.state.pop("cancelling", None)
         self.state.update(status=status, exit_code=int(code), ended=round(time.time(), 3), cause=cause, remedy=remedy)
         self._insist(
             lambda: self._note(

@@ -28,6 +28,8 @@ from eagle3ops.telemetry.procfs import (
 
 RUN_MARK = "EAGLE3OPS_RUN_DIR"
 """Set for everything that a run starts; its value is the run directory."""
+SUPERVISOR_MARK = "EAGLE3OPS_SUPERVISES"
+"""Set for the process that looks after a run, and for no other; its value is the run directory, too."""
 
 MAX_PROCESSES = 400
 """So many processes are watched at most; how many were left out is said."""
@@ -75,8 +77,8 @@ class _Watched:
 class ProcessTrees:
     """The processes under some roots, looked at again and again.
 
-    Roots are `pids` (numbers, or (pid, start ticks)), with `marked` every process that carries the run mark, and the
-    processes that `read` is given. `labels` names roots for people.
+    Roots are `pids` (numbers, or (pid, start ticks)), with `marked` every process that carries the mark of a run or of
+    its supervisor, and the processes that `read` is given. `labels` names roots for people.
     """
 
     def __init__(
@@ -236,7 +238,8 @@ class ProcessTrees:
         # A mark that was seen stays: a program that clears its environment still belongs to the run.
         mark = before.mark if before is not None and same else None
         if self._marked and mark is None and not stat.kernel_thread:
-            mark = parse_mark(read_at(f"/proc/{pid}/environ", limit=1 << 20), RUN_MARK)
+            environment = read_at(f"/proc/{pid}/environ", limit=1 << 20)
+            mark = parse_mark(environment, RUN_MARK) or parse_mark(environment, SUPERVISOR_MARK)
         seen_at = before.seen_at if before is not None and same else now
         self._known[pid] = _Known(stat.ppid, stat.start_ticks, seen_at, mark, mark and os.path.basename(mark))
 

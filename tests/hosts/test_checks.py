@@ -281,6 +281,21 @@ def test_proxies_lose_their_credentials() -> None:
     assert "secret" not in checks_system.without_credentials("http://ann:secret@[::1")
 
 
+@pytest.mark.parametrize(
+    ("said", "ended"),
+    [
+        ("KillUserProcesses=no\nKillOnlyUsers=\nKillExcludeUsers=root\n", False),
+        ("KillUserProcesses=yes\nKillOnlyUsers=\nKillExcludeUsers=root\n", True),
+        ("KillUserProcesses=yes\nKillOnlyUsers=\nKillExcludeUsers=root ann\n", False),
+        ("KillUserProcesses=yes\nKillOnlyUsers=bob\nKillExcludeUsers=root\n", False),
+        ("KillUserProcesses=yes\nKillOnlyUsers=bob ann\n", True),
+        ("Failed to connect to bus\n", False),
+    ],
+)
+def test_whose_runs_end_at_the_logout(said: str, ended: bool) -> None:
+    assert checks_system.ended_at_logout(checks_system.parse_properties(said), "ann") is ended
+
+
 LINES = st.text(alphabet=st.characters(codec="utf-8"), max_size=200)
 WORDS = r"MemTotal:| 12| kB|0::/| - |rw| |release |13.0|=>|(|)|/x|ff|==|torch|[a]|;|-|,|0-3|\040|\777|²|٣|sm_90|CapEff:"
 PIECES = st.lists(
@@ -295,6 +310,7 @@ def test_no_text_breaks_a_parser(text: str) -> None:
     checks_system.parse_meminfo(text)
     checks_system.parse_cgroup(text)
     checks_system.parse_cpu_max(text)
+    checks_system.ended_at_logout(checks_system.parse_properties(text), text)
     assert "@" not in checks_system.without_credentials(text)
     for mount in checks_disk.parse_mounts(text):
         assert checks_disk.mount_of(mount.point, [mount]) in (mount, None)

@@ -30,6 +30,7 @@ EXPECTED = {
     "system.memory",
     "limits.nofile",
     "limits.cgroup",
+    "limits.logout",
     "numa.nodes",
     "disk.root",
     "disk.cache",
@@ -124,6 +125,20 @@ def test_nothing_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("tool.gcc", "tool.git", "tool.py-spy", "tool.cmake", "cuda.nvcc"):
         assert found[name].status == "absent", found[name]
     assert found["can.kernels"].status == "absent"
+
+
+def test_a_systemd_that_ends_runs_at_the_logout_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks_system, "SYSTEMD", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setenv("LOGNAME", "ann")
+    for answer, status in (("yes", "bad"), ("no", "ok")):
+        script(tmp_path / "bin", "loginctl", f'[ "$1" = show-session ] && echo KillUserProcesses={answer}')
+        (found,) = whole(checks_system.logout()).values()
+        assert (found.name, found.status) == ("limits.logout", status)
+    script(tmp_path / "bin", "loginctl", "sleep 987")
+    monkeypatch.setattr(checks_system, "run", lambda argv: run(argv, limit=0.5))
+    (found,) = whole(checks_system.logout()).values()
+    assert (found.status, "had not ended" in found.value) == ("warn", True)
 
 
 def test_hung_nvcc_is_named_and_its_children_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import asyncssh
 import pytest
 from sshd_world import SshWorld, free_port, python
 
+from eagle3ops import __version__
 from eagle3ops.hosts.ssh.known_hosts import fingerprint
 
 
@@ -88,6 +89,23 @@ def test_life_of_a_host(ssh_world: SshWorld) -> None:
     assert json.loads(down.stdout)["steps"][-1]["ok"] is False
     assert hosts("remove", "gpu").returncode == 0
     assert hosts("remove", "gpu").returncode == 2
+
+
+def test_a_host_with_another_version_is_said_to_have_one(ssh_world: SshWorld, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import eagle3ops; eagle3ops.__version__ = '0.9.9'\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    server = ssh_world.server(environment={"PYTHONPATH": path, "EAGLE3OPS_ROOT": str(tmp_path / "root")})
+    ssh_world.trust(server)
+    assert hosts("add", "gpu", server.url(), "--python", python()).returncode == 0
+    good = hosts("test", "gpu")
+    assert good.returncode == 0, good.stdout
+    said = f"eagle3ops 0.9.9 there, {__version__} here"
+    assert f"✓ version: {said}" in good.stdout
+    assert "eagle3ops hosts install gpu" in good.stdout
+    command = [sys.executable, "-m", "eagle3ops", "runs", "list", "--host", "gpu", "--json"]
+    listed = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=100)
+    assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
+    assert f"gpu: {said}" in listed.stderr
 
 
 def test_wrong_requests(ssh_home: Path) -> None:

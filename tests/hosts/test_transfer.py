@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,12 +14,15 @@ import pytest
 from agent_world import AgentWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ssh_person import reach
+from sshd_world import Sshd, SshWorld
 
 from eagle3ops.errors import Eagle3opsError, Refused, RequestError
 from eagle3ops.hosts.agent import ops_files
 from eagle3ops.hosts.agent.logs import LineIndexes
 from eagle3ops.hosts.agent.operation import InThread, Surroundings
 from eagle3ops.hosts.client import AgentClient, ConnectionLost
+from eagle3ops.hosts.ssh.transport import Limits
 from eagle3ops.hosts.transfer import Transferred, get, put
 from eagle3ops.operations import OPERATIONS
 
@@ -107,6 +111,64 @@ async def test_copies_that_are_interrupted_three_times_arrive(agents: AgentWorld
     down = await interrupted(agents, False, back, "copies/there.bin", size, chunk, 3)
     assert down.sha256 == sha256
     assert sha256_of(back) == sha256
+    assert parts(tmp_path) == []
+
+
+def frozen(server: Sshd, client: AgentClient) -> None:
+    """The line is dead and says nothing: only keepalives tell."""
+    assert server.signal_sessions(signal.SIGSTOP)
+
+
+def cut(server: Sshd, client: AgentClient) -> None:
+    """The SSH session dies, with the agent under it."""
+    assert server.signal_sessions(signal.SIGKILL)
+
+
+def orphaned(server: Sshd, client: AgentClient) -> None:
+    """The agent dies, the connection stands."""
+    os.kill(client.hello.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("size", [20 << 20, pytest.param(1 << 30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+async def test_over_ssh_copies_go_on_after_agent_session_and_line(
+    ssh_world: SshWorld, tmp_path: Path, size: int
+) -> None:
+    server = ssh_world.server(environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
+    ssh_world.trust(server)
+    limits = Limits(keepalive=1.0, keepalive_misses=2)
+    source, back = tmp_path / "source.bin", tmp_path / "back.bin"
+    with source.open("wb") as file:
+        for _ in range(0, size, 1 << 20):
+            file.write(os.urandom(1 << 20))
+    sha256 = sha256_of(source)
+    chunk = min(1 << 20, size // 40)
+
+    async def copy(client: AgentClient, upwards: bool, told: Callable[[int, int], None]) -> Transferred:
+        there = "~/copies/there.bin"
+        if upwards:
+            return await put(client, source, there, told, chunk=chunk)
+        return await get(client, there, back, told, chunk=chunk)
+
+    for upwards in (True, False):
+        for number, harm in enumerate((orphaned, cut, frozen), 1):
+            client = await AgentClient.connect(reach(server.url(), limits=limits))
+            left = [harm]
+
+            def told(done: int, total: int, left: list[Any] = left, number: int = number, far: Any = client) -> None:
+                if done >= total * number // 4 and left:
+                    left.pop()(server, far)
+
+            with pytest.raises(ConnectionLost):
+                await copy(client, upwards, told)
+            assert left == []
+            server.signal_sessions(signal.SIGKILL)
+            await client.close()
+        async with await AgentClient.connect(reach(server.url(), limits=limits)) as client:
+            found = await copy(client, upwards, lambda *_: None)
+        assert found.resumed_at >= size * 3 // 4
+        assert (found.size, found.sha256) == (size, sha256)
+    there = server.home / "copies" / "there.bin"
+    assert sha256_of(there) == sha256_of(back) == sha256
     assert parts(tmp_path) == []
 
 

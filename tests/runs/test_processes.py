@@ -1,5 +1,6 @@
 """Are exactly those processes signalled that were meant: all of a run's, however they hide, and nobody else's?"""
 
+import json
 import os
 import signal
 import subprocess
@@ -18,8 +19,17 @@ from toy_world import Toy
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.family import end_left_behind, family, known_processes, left_behind, remember, tree
 from eagle3ops.runs.files import write_json
-from eagle3ops.runs.orders import cancel
-from eagle3ops.runs.processes import ProcessId, identify, is_alive, process_table, read_stat, send_signal
+from eagle3ops.runs.orders import cancel, sweep
+from eagle3ops.runs.processes import (
+    SUPERVISOR_VARIABLE,
+    ProcessId,
+    identify,
+    is_alive,
+    process_table,
+    read_stat,
+    send_signal,
+)
+from eagle3ops.telemetry.processes import ProcessTrees
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
 
@@ -163,8 +173,32 @@ def test_what_outlives_a_killed_supervisor_is_ended_by_the_next(runaways: Toy) -
     assert alive(folder) == []
 
 
+def test_what_outlives_a_killed_supervisor_can_be_cancelled(runaways: Toy) -> None:
+    run = runaways.last()
+    folder = run.path / "runaways"
+    supervisor = ProcessId.from_json(run.supervisor())
+    assert supervisor is not None
+    bare = [pid for pid in alive(folder) if not Path(f"/proc/{pid}/environ").read_bytes()]
+    until(lambda: bare[0] in {process.pid for process in known_processes(run.path)}, "the heartbeat")
+    assert sweep(run) == [], "somebody looks after them"
+    assert send_signal(supervisor, signal.SIGKILL)
+    assert runaways.started[0].wait(60) == 1
+    assert bare[0] in alive(folder)
+    cancelled = runaways.call("runs", "cancel", "last", "--json")
+    assert cancelled.returncode == 0, cancelled.stderr
+    said = json.loads(cancelled.stdout)
+    assert said["status"] == "interrupted"
+    assert bare[0] in said["ended"]
+    assert alive(folder) == []
+    again = runaways.call("runs", "cancel", "last")
+    assert (again.returncode, "is not running; it is interrupted" in again.stderr) == (2, True)
+    assert runaways.call("runs", "resume", "last").returncode == 0
+
+
 def test_orphans_are_reaped_while_the_stage_runs(toy: Toy) -> None:
-    toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=orphans")
+    # Without a guard, which would be a child as well.
+    unguarded = ("--set", "stages.use.mode=orphans", "--set", "watchdog.on=false")
+    toy.start("--job", "pipeline", "--spec", "toy.yaml", *unguarded)
     toy.until("runs/*/orphaned")
     run = toy.last()
     supervisor = (run.supervisor() or {})["pid"]
@@ -214,6 +248,24 @@ def test_how_a_stage_ended_and_what_it_used_is_written_down(toy: Toy) -> None:
     assert made["usage"]["user_seconds"] + made["usage"]["system_seconds"] > 0
     assert made["usage"]["max_rss_bytes"] > 1 << 20
     assert set(made["usage"]) >= {"blocks_read", "blocks_written", "voluntary_switches", "involuntary_switches"}
+
+
+def test_the_supervisor_is_sampled_with_its_run_and_marks_nobody_else(toy: Toy) -> None:
+    toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=child")
+    toy.until("runs/*/child.pid")
+    run = toy.last()
+    supervisor = (run.supervisor() or {})["pid"]
+    trees = ProcessTrees(marked=True)
+    found = {record["pid"]: record for record in trees.read() if record["run"] == run.run_id}
+    trees.close()
+    assert "eagle3ops.supervisor" in found[supervisor]["cmd"]
+    # All that it looks after stands below it.
+    assert {record["root"] for record in found.values()} == {supervisor}
+    assert set(left_behind(run.path)) <= set(found)
+    for pid in left_behind(run.path):
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert SUPERVISOR_VARIABLE.encode() not in environment
+    assert supervisor not in left_behind(run.path), "it must not end itself with what is left of the run"
 
 
 def test_when_memory_runs_out_the_supervisor_is_spared_and_stages_are_not(toy: Toy) -> None:

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_world import Toy, prepare
@@ -13,11 +15,19 @@ from toy_world import Toy, prepare
 from eagle3ops.errors import Refused
 from eagle3ops.runs.family import left_behind
 from eagle3ops.runs.files import read_json
+from eagle3ops.runs.orders import cancel
 from eagle3ops.runs.processes import identify, is_alive
 from eagle3ops.runs.starts import launch, spawn
 from eagle3ops.runs.store import Store
 
 SLOW_PARTS = ("--set", "stages.make.part_s=0.15", "--set", "stages.make.parts=4")
+
+
+def until(true: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not come true"
+        time.sleep(0.02)
 
 
 def test_a_run_does_all_stages_and_the_next_one_none(toy: Toy) -> None:
@@ -101,6 +111,30 @@ def test_runs_cancel_ends_a_detached_run(toy: Toy) -> None:
     assert toy.call("runs", "cancel", "last").returncode == 0
     assert toy.last().state()["exit_code"] == 130
     assert toy.call("runs", "cancel", "last").returncode == 2
+
+
+def test_a_cancel_that_takes_its_time_is_seen_at_once(toy: Toy) -> None:
+    assert toy.job("--detach", "--set", "stages.use.mode=hang").returncode == 0
+    toy.until("stages/use-*/")
+    run = toy.last()
+    until(lambda: (run.state()["stages"].get("use") or {}).get("status") == "running", "the stage")
+    # It is deep in a call by the time that its process has loaded what it needs.
+    until(lambda: (run.logs / "use.log").exists() and left_behind(run.path), "its process")
+    before = run.last_seq()
+    assert cancel(run)
+    until(lambda: "cancelling" in run.state() or not run.alive(), "the mark")
+    shown = toy.call("runs", "show", run.run_id)
+    said = [event.data for event in run.reader(before).read() if event.kind == "info"]
+    if run.alive():
+        # Whoever looks in between, sees both: that it goes on, and that it has heard.
+        assert run.status() == "running"
+        assert "being cancelled (SIGTERM)" in shown.stdout
+    until(lambda: not run.alive(), "the end")
+    assert [(data["cancelling"], data["text"].startswith("cancelled by SIGTERM: use has 12 s")) for data in said] == [
+        ("SIGTERM", True)
+    ]
+    state = run.state()
+    assert (state["status"], "cancelling" in state) == ("cancelled", False)
 
 
 def test_a_run_whose_supervisor_was_stopped_can_be_cancelled(toy: Toy) -> None:

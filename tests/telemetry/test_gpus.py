@@ -263,10 +263,10 @@ def test_a_number_of_the_host_means_nothing_in_another_pid_namespace(driver: Fak
 
 
 def test_the_marks_of_both_rooms_are_the_same() -> None:
-    from eagle3ops.runs.processes import RUN_VARIABLE
-    from eagle3ops.telemetry.processes import RUN_MARK
+    from eagle3ops.runs.processes import RUN_VARIABLE, SUPERVISOR_VARIABLE
+    from eagle3ops.telemetry.processes import RUN_MARK, SUPERVISOR_MARK
 
-    assert RUN_MARK == RUN_VARIABLE
+    assert (RUN_MARK, SUPERVISOR_MARK) == (RUN_VARIABLE, SUPERVISOR_VARIABLE)
 
 
 def test_the_library_is_found_the_usual_way(driver: FakeDriver) -> None:

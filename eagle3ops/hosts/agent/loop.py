@@ -14,11 +14,10 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from subprocess import Popen
@@ -28,12 +27,10 @@ from eagle3ops import __version__, locations
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.hosts.agent import protocol
 from eagle3ops.hosts.agent.logs import LineIndexes
-from eagle3ops.hosts.agent.operation import Batch, End, Operation, P, Raw, Surroundings, T
+from eagle3ops.hosts.agent.operation import Batch, End, Operation, Raw, Surroundings
 from eagle3ops.hosts.agent.protocol import PROTOCOL, Hello, LineSplitter, ProtocolError, Request
+from eagle3ops.hosts.agent.workers import Workers
 from eagle3ops.runs.processes import boot_id
-
-THREADS = 8
-"""Requests that wait for a disk at the same time; file systems block, whatever an event loop does."""
 
 MAX_OPEN = 256
 """Requests that may be open at once, streams included."""
@@ -107,13 +104,14 @@ class Agent:
         self._operations = operations
         self._names = (*operations, *CONTROL)
         self._source, self._sink = source, sink
-        self._workers = ThreadPoolExecutor(THREADS, "work")
+        self._workers = Workers()
         # One thread each, because reading and writing block for as long as the other side wishes.
         self._reader = ThreadPoolExecutor(1, "read")
         self._writer = ThreadPoolExecutor(1, "write")
         self._writing = asyncio.Lock()
         self._over = asyncio.Event()
         self._open: dict[int | str, _Open] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._order: dict[tuple[str, ...], _Queue] = {}
         self._indexes = LineIndexes()
         self._children: list[Popen[bytes]] = []
@@ -162,14 +160,12 @@ class Agent:
 
     async def _finish(self) -> None:
         """Input has ended: answer what was asked for, end the streams."""
-        calls = []
-        for request in list(self._open.values()):
-            if request.credit is _CALL:
-                calls.append(request.task)
-            else:
-                request.task.cancel()
-        if calls:
-            await asyncio.wait(calls, timeout=LEAVE_S)
+        streams = {request.task for request in self._open.values() if request.credit is not _CALL}
+        for task in streams:
+            task.cancel()
+        # Also those that are not open any more: their answer may still be on its way.
+        if rest := self._tasks - streams:
+            await asyncio.wait(rest, timeout=LEAVE_S)
 
     async def _take(self, line: bytes) -> None:
         """Begin to carry out one line; what is wrong with it is answered."""
@@ -225,7 +221,7 @@ class Agent:
         args = dict(request.args)
         root = _root(request, args.pop("root", None), self.root)
         checked = found.check(args)
-        here = Surroundings(root, self._in_thread, self._indexes, self._children)
+        here = Surroundings(root, self._workers.run, self._indexes, self._children)
         credit: asyncio.Semaphore | None = _CALL
         work: Coroutine[Any, Any, None]
         if found.stream:
@@ -233,18 +229,19 @@ class Agent:
             work = self._stream(request, found, here, checked, credit)
         else:
             work = self._call(request, found, here, checked)
-        self._open[request.message_id] = _Open(asyncio.create_task(work), credit)
-
-    async def _in_thread(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._workers, partial(function, *args, **kwargs))
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._open[request.message_id] = _Open(task, credit)
 
     async def _call(self, request: Request, found: Operation, here: Surroundings, args: dict[str, Any]) -> None:
         async def work() -> bytes:
-            answer = await self._in_thread(found.call, here, **args)
+            if found.at_once:
+                return protocol.encode({"id": request.message_id, "ok": found.call(here, **args)})
+            answer = await self._workers.run(found.call, here, **args)
             # One that was started here may have ended before it was on the list.
             self._reap()
-            line = await self._in_thread(protocol.encode, {"id": request.message_id, "ok": answer})
+            line = await self._workers.run(protocol.encode, {"id": request.message_id, "ok": answer})
             if len(line) > protocol.MAX_LINE:
                 raise RequestError(
                     f"{request.op}: the answer has {len(line)} bytes, more than the {protocol.MAX_LINE} of a line",

@@ -72,6 +72,8 @@ class Operation:
     arguments: Mapping[str, Argument]
     in_order: str | None = None
     """Requests with the same value of this argument are carried out in the order in which they came."""
+    at_once: bool = False
+    """It waits for no disk, and so for no other request either."""
 
     def check(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments, as the function takes them.
@@ -129,9 +131,11 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def operation(name: str, call: Callable[..., Mapping[str, Any]], *, in_order: str | None = None) -> Operation:
+def operation(
+    name: str, call: Callable[..., Mapping[str, Any]], *, in_order: str | None = None, at_once: bool = False
+) -> Operation:
     """An op with one answer: `call(surroundings, **arguments)`."""
-    return Operation(name, call, False, _arguments(call), in_order)
+    return Operation(name, call, False, _arguments(call), in_order, at_once)
 
 
 def stream(name: str, call: Callable[..., AsyncIterator[Batch]]) -> Operation:

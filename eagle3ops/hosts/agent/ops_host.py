@@ -10,7 +10,8 @@ from eagle3ops import locations
 from eagle3ops.errors import RequestError
 from eagle3ops.hosts.agent.operation import Batch, Surroundings, operation, stream
 
-MAX_HZ = 20.0
+MAX_HZ = 10.0
+"""As fast as the host's sampler goes."""
 
 
 def ping(here: Surroundings) -> dict[str, Any]:
@@ -44,7 +45,8 @@ async def watch(here: Surroundings, *, hz: float = 2.0) -> AsyncIterator[Batch]:
 
 
 OPERATIONS = (
-    operation("ping", ping),
+    # Whether the agent lives is asked by whoever would leave it otherwise: not to be answered late for a slow disk.
+    operation("ping", ping, at_once=True),
     operation("doctor", doctor),
     operation("telemetry.inventory", inventory),
     stream("telemetry.watch", watch),

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,8 +164,10 @@ async def search(
     asked = checked_search(pattern, invert, ignore_case, also, line, offset, limit, every)
     found = await here.in_thread(_run, here, run)
     async with _SEARCHES:
-        with log_files.open_log(found, log) as fd:
-            searcher = await start_searcher(fd, asked)
+        with ExitStack() as opened:
+            searcher = await start_searcher(
+                await here.in_thread(opened.enter_context, log_files.open_log(found, log)), asked
+            )
         async for batch in searched(searcher, {"run": found.run_id, "log": log}, asked):
             yield batch
 

@@ -139,12 +139,15 @@ def _started(here: Surroundings, started: Any) -> dict[str, Any]:
 
 
 def cancel(here: Surroundings, *, run: str) -> dict[str, Any]:
-    """Ask a run to end. `asked` is false when nothing looks after it; its status then says how it stands."""
+    """Ask a run to end. `asked` is false when nothing looks after it; its status then says how it stands, and what it
+    had left running has been `ended`."""
     from eagle3ops.runs import orders
     from eagle3ops.runs.directory import find_run
 
     found = find_run(here.root, run)
-    return {"run": found.run_id, "asked": orders.cancel(found), "status": found.status()}
+    asked = orders.cancel(found)
+    ended = [] if asked else orders.sweep(found)
+    return {"run": found.run_id, "asked": asked, "ended": ended, "status": found.status()}
 
 
 def collect_garbage(

@@ -1,5 +1,6 @@
 """What kind of machine is this host, and what does its system allow?"""
 
+import getpass
 import os
 import platform
 import re
@@ -9,8 +10,8 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from eagle3ops.hosts.doctor.finding import Finding, absent, ok, warn
-from eagle3ops.hosts.doctor.probing import first_line, read_text
+from eagle3ops.hosts.doctor.finding import Finding, absent, bad, ok, warn
+from eagle3ops.hosts.doctor.probing import NoAnswer, find_program, first_line, read_text, run
 from eagle3ops.words import human_bytes, human_seconds
 
 GIB = 1024**3
@@ -243,6 +244,45 @@ def _memlock() -> Finding:
         remedy = "InfiniBand is here and NCCL locks memory for it: set memlock to unlimited in limits.conf"
         return warn("limits.memlock", value, remedy)
     return ok("limits.memlock", value)
+
+
+SYSTEMD = Path("/run/systemd/system")
+"""There when systemd looks after this machine."""
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """What `loginctl show-session` prints: `Name=value`, a line each."""
+    pairs = (line.strip().partition("=") for line in text.splitlines())
+    return {name: value for name, equals, value in pairs if equals and name.isidentifier()}
+
+
+def ended_at_logout(properties: dict[str, str], user: str) -> bool:
+    """Does systemd end what a user has left running when they log out? By logind's own three settings."""
+    only, excluded = (properties.get(name, "").split() for name in ("KillOnlyUsers", "KillExcludeUsers"))
+    return properties.get("KillUserProcesses") == "yes" and user not in excluded and (not only or user in only)
+
+
+def logout() -> list[Finding]:
+    """What becomes of a run when whoever started it logs out."""
+    name, asks = "limits.logout", find_program("loginctl")
+    if asks is None or not SYSTEMD.exists():
+        return [ok(name, "runs go on: no systemd ends sessions here")]
+    try:
+        ran = run([asks, "show-session", "--property=KillUserProcesses,KillOnlyUsers,KillExcludeUsers"])
+    except (OSError, NoAnswer) as error:
+        remedy = "see that `loginctl show-session` answers; runs end at the logout if it says KillUserProcesses=yes"
+        return [warn(name, f"unknown: {error}", remedy)]
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
+    if ended_at_logout(parse_properties(ran.output), user):
+        remedy = (
+            f"exempt this user: KillExcludeUsers=root {user}, or set KillUserProcesses=no, in "
+            "/etc/systemd/logind.conf, then `systemctl restart systemd-logind` as root"
+        )
+        return [bad(name, f"systemd ends everything that {user or 'this user'} has running, runs as well", remedy)]
+    return [ok(name, "runs go on")]
 
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -42,6 +42,7 @@ def checks(root: Path, cache: Path) -> list[Check]:
         Check("system.clock", checks_system.clock),
         Check("limits.nofile", checks_system.limits),
         Check("limits.cgroup", checks_system.groups),
+        Check("limits.logout", checks_system.logout),
         Check("numa.nodes", checks_tools.numa),
         Check("disk.root", partial(checks_disk.space, "disk.root", root, small=20 * GIB, locks=True)),
         Check("disk.cache", partial(checks_disk.space, "disk.cache", cache, small=5 * GIB, locks=False)),
