@@ -19,7 +19,8 @@ PIPE = 100
 def wiring(desk: "Desk", run: str, *, json: bool) -> int:
     """Which layers each side reads, what was measured, and what to do.
 
-    Returns 0 for PASS alone, so that a script may go on from there; 3 for FAIL; 1 while there is no verdict.
+    Returns 0 for PASS alone, so that a script may go on from there; 3 for FAIL and UNDECIDED; 1 while there is no
+    verdict.
     """
     answer = desk.ask("runs.wiring", run=run)
     verdict = answer.get("verdict")
