@@ -353,6 +353,14 @@ class EngineClient:
             return False
         return True
 
+    async def chat(self, messages: Sequence[Mapping[str, Any]], max_tokens: int = 1, **more: Any) -> dict[str, Any]:
+        """Answer a conversation, greedily, behind the engine's own chat template; `more` goes into the body.
+
+        Raises as `generate`.
+        """
+        body = {"model": "default", "messages": [dict(one) for one in messages], "max_tokens": max_tokens}
+        return self._mapping(await self._call("POST", "/v1/chat/completions", body | {"temperature": 0.0} | more))
+
     async def server_info(self) -> dict[str, Any]:
         """How the server was started, and its counters."""
         return self._mapping(await self._call("GET", "/server_info"))

@@ -21,7 +21,8 @@ from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.widgets.cells import Line
 from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.widgets.lines import Lines
-from eagle3ops.screens.wiring.map import fold, view_of, wiring_lines
+from eagle3ops.screens.wiring.map import fold, wiring_lines
+from eagle3ops.screens.wiring.view import view_of
 
 NOW = 1796035900.0
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;aGk=\x07 \u202e"
