@@ -6,6 +6,7 @@ against the reference in float32, which computes each text alone:
     python benchmarks/wiring_noise.py --model DIR --drafter DIR [--engine reference] [--dtypes float32 bfloat16]
     python benchmarks/wiring_noise.py --model DIR --drafter DIR --engine sglang --python PY --device cuda
     python benchmarks/wiring_noise.py ... --name sglang_no_graph --engine-arg=--disable-cuda-graph
+    python benchmarks/wiring_noise.py ... --engine-env PYTHONPATH=DIR --engine-arg=--attention-backend=triton
     python benchmarks/wiring_noise.py --model DIR --drafter DIR --url http://127.0.0.1:30000 --name my_server
 
 With `--url` a server is asked that runs already: with EAGLE-3 on and `--enable-return-hidden-states`, its prefix cache
@@ -40,7 +41,7 @@ from eagle3ops.engines.tokenizer import ChatTokenizer
 from eagle3ops.prompts import bundled_prompts
 from eagle3ops.runs.context import end_group
 from eagle3ops.runs.leash import leashed
-from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, identify
+from eagle3ops.runs.processes import identify
 from eagle3ops.wiring.capture import answer_states
 from eagle3ops.wiring.fingerprint import match_segments
 
@@ -54,7 +55,6 @@ def main() -> None:
     p.add_argument("--drafter", type=Path, required=True, help="its layers are taken for right")
     p.add_argument("--engine", default="reference")
     p.add_argument("--python", help="of the environment in which the engine is installed")
-    p.add_argument("--pythonpath", default="", help="added to what the engine's processes find modules in")
     p.add_argument("--device", default="cpu")
     p.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     p.add_argument("--batches", nargs="+", type=int, default=[1, 2, 8, 32])
@@ -63,6 +63,7 @@ def main() -> None:
     p.add_argument("--new", type=int, default=16, help="tokens to decode after each prompt")
     p.add_argument("--url", help="ask this server instead of starting one")
     p.add_argument("--engine-arg", action="append", default=[], help="added to the engine's command line")
+    p.add_argument("--engine-env", action="append", default=[], help="NAME=TEXT, a variable of the engine's processes")
     p.add_argument("--name", help="of the result; left out, that of the engine")
     p.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = p.parse_args()
@@ -229,24 +230,20 @@ async def asking(args: argparse.Namespace, dtype: str) -> AsyncIterator[EngineCl
         async with EngineClient(args.url) as client:
             yield client
         return
-    if args.engine_arg:
-        os.environ[ARGUMENTS_VARIABLE] = json.dumps(args.engine_arg)
     spec = ServeSpec(
         model=args.model, port=free_port(), dtype=dtype, device=args.device, drafter=args.drafter,
         max_running_requests=max(args.batches), return_hidden_states=True, python=args.python,
+        arguments=tuple(args.engine_arg), variables=dict(word.split("=", 1) for word in args.engine_env),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "engine.log"
 
         @asynccontextmanager
         async def spawn(argv: Sequence[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[Any]:
-            paths = [
-                path for path in (env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")), args.pythonpath) if path
-            ]
             with log.open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
                     *leashed(argv), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                    env=os.environ | dict(env) | {"PYTHONPATH": os.pathsep.join(paths)}, start_new_session=True,
+                    env=os.environ | dict(env), start_new_session=True,
                 )  # fmt: skip
             try:
                 yield process

@@ -129,7 +129,8 @@ def check_template(
         words = _WORDS[kind].format(short=sides[0], long=sides[1])
     else:
         words = f"the data was rendered otherwise than {where} does it: {_difference(example, decode, engine=engine)}"
-    reason = f"{words} ({len(faults)} of {counted(len(known), 'conversation')}, such as {example.id})"
+    told = f"{len(faults)} of {counted(len(known), 'conversation')}, such as {example.id}"
+    reason = f"{words} ({told}{'' if exact else '; judged by the number of tokens alone'})"
     return Check(
         name=title, between=between, verdict="FAIL", reason=reason, kind=kind, fix=FAULTS[kind], figures=figures
     )

@@ -20,7 +20,7 @@ class Measured:
     engine: str
     version: str
     device: str
-    """`cpu` or `cuda`."""
+    """`cpu`, `cuda`, or `any`."""
     dtype: str
     target: str
     error: float
@@ -65,10 +65,9 @@ def _data() -> dict[str, Any]:
 
 
 @cache
-def table() -> tuple[tuple[Measured, ...], float, float]:
-    """All that was measured, the factor for safety, and the error of what is unrelated."""
-    data = _data()
-    return tuple(Measured(**row) for row in data["measured"]), float(data["safety"]), float(data["limits"]["unrelated"])
+def table() -> tuple[Measured, ...]:
+    """All that was measured."""
+    return tuple(Measured(**row) for row in _data()["measured"])
 
 
 def limits(dtype: str | None = None, device: str | None = None, *, most: float | None = None) -> Limits:
@@ -79,19 +78,23 @@ def limits(dtype: str | None = None, device: str | None = None, *, most: float |
         device: `cpu`, `cuda`, `cuda:1`; likewise.
         most: a relative error that somebody has set by hand, which counts in place of what was measured.
     """
-    rows, safety, unrelated = table()
-    margin = min(row.margin for row in rows) / safety
+    rows, data = table(), _data()
+    safety, floor, unrelated = float(data["safety"]), float(data["floor"]), float(data["unrelated"]["limit"])
+    margin = round(min(row.margin for row in rows) / safety, 2)
     if most is not None:
         return Limits(most, margin, max(unrelated, most), f"set by hand: {most:g}")
     name = DTYPES.get(dtype or "", dtype)
     place = (device or "").partition(":")[0]
-    fitting = [row for row in rows if row.dtype == name and row.device == place]
+    fitting = [row for row in rows if row.dtype == name and row.device in (place, "any")]
     worst = max(fitting or rows, key=lambda row: row.error)
-    where = f"{worst.error:.2g} was the most that a right wiring showed in {worst.dtype} on {worst.device}"
+    where = f"{worst.error:.2g} was the most that a right wiring showed in {worst.dtype}"
+    where += f" on {worst.device}" if worst.device != "any" else ""
     if not fitting:
         where += f" ({name or 'this dtype'} on {place or 'this device'} was never measured)"
     told = f"{where} ({worst.engine} {worst.version}), times {safety:g} for safety"
-    return Limits(worst.error * safety, margin, unrelated, told)
+    if worst.error * safety < floor:
+        told += f", and {floor:g} at least"
+    return Limits(round(max(worst.error * safety, floor), 5), margin, unrelated, told)
 
 
 def coarser(one: Limits, other: Limits) -> Limits:

@@ -123,7 +123,9 @@ def judge_all(
     checks = [*_data_checks(stored, served, kept, tokenizer), *further]
     of_engine = limits(dtype, chosen.type, most=max_error)
     allowed = {
-        "stored features": coarser(of_engine, limits(reader.header.dtype, chosen.type, most=max_error)),
+        "stored features": coarser(of_engine, limits(f"{reader.header.dtype}, stored", chosen.type, most=max_error))
+        if reader.header.dtype == "bfloat16"
+        else of_engine,
         served.name: of_engine,
     }
     probes = [row for row in stored.answers if row.split == "heldout"][: len(served.texts)]
