@@ -33,7 +33,7 @@ import torch
 from eagle3ops.eagle3.checkpoint import read_drafter_config
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import ServeSpec
-from eagle3ops.engines.client import EngineClient, Sampling
+from eagle3ops.engines.client import Answer, EngineClient, Sampling
 from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
 from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import free_port, running
@@ -184,43 +184,51 @@ async def served(
     """What the engine hands over for batches of several sizes: rows of the prompt, and rows of decoding."""
     found: dict[str, Any] = {}
     alone: list[States] = []
-    async with asking(args, dtype) as client:
+    sampling = Sampling(max_new_tokens=args.new, ignore_eos=True)
+    async with asking(args, dtype) as server:
         for batch in args.batches:
-            prefill, decode = Tally(layers), Tally(layers)
-            moved, agreed, compared = 0.0, 0, 0
-            for first in range(0, len(texts) - batch + 1, batch):
-                chunk = texts[first : first + batch]
-                sampling = Sampling(max_new_tokens=args.new, ignore_eos=True)
-                answers = await client.generate_batch(chunk, sampling, return_hidden_states=True)
-                for at, (ids, answer) in enumerate(zip(chunk, answers, strict=True)):
-                    prompt, further = answer_states(answer.hidden_states)
-                    whole = (ids + answer.output_ids)[: len(ids) + further.shape[0]]
-                    known = known_states(reference, whole)
-                    if prompt.shape[0] != len(ids):
-                        raise SystemExit(f"{prompt.shape[0]} rows for {len(ids)} tokens: switch the prefix cache off")
-                    prefill.take(prompt, known[:, : len(ids)])
-                    if further.shape[0] > 1:
-                        # `take` leaves the first row out, as the first position of a text is none to be judged by.
-                        decode.take(torch.cat((prompt[-1:], further)), known[:, len(ids) - 1 :])
-                    likeliest = reference.logits(reference.normed(known[-1].to(reference.device))).argmax(-1).cpu()
-                    told = torch.tensor(answer.output_ids[: further.shape[0] + 1])
-                    greedy = likeliest[len(ids) - 1 :]
-                    count = min(len(told), len(greedy))
-                    agreed += int((told[:count] == greedy[:count]).sum())
-                    compared += count
-                    if batch == args.batches[0] == 1:
-                        alone.append(prompt)
-                    elif alone:
-                        before = alone[first + at]
-                        apart = (prompt - before)[1:].norm(dim=-1) / before[1:].norm(dim=-1).clamp_min(1e-12)
-                        moved = max(moved, float(apart.mean()))
-            found[f"batch {batch}"] = {
-                "prefill": prefill.as_dict(), "decode": decode.as_dict(),
-                "moved_from_batch_1_worst": round(moved, 8),
-                "greedy_agreement": round(agreed / max(1, compared), 5), "greedy_compared": compared,
-            }  # fmt: skip
+            chunks = [texts[first : first + batch] for first in range(0, len(texts) - batch + 1, batch)]
+            # All answers first: a connection that lies idle while the reference computes is closed by some servers.
+            async with EngineClient(server.url, log=server.log) as client:
+                answers = [
+                    answer
+                    for chunk in chunks
+                    for answer in await client.generate_batch(chunk, sampling, return_hidden_states=True)
+                ]
+            rows = [ids for chunk in chunks for ids in chunk]
+            found[f"batch {batch}"] = judged(reference, layers, rows, answers, alone)
             sys.stderr.write(f"batch {batch}: {json.dumps(found[f'batch {batch}'])}\n")
     return found
+
+
+def judged(
+    reference: Target, layers: AuxLayers, rows: list[list[int]], answers: list[Answer], alone: list[States]
+) -> dict[str, Any]:
+    """What the states of some answers come to; `alone` are those of batch 1, and are filled by the first call."""
+    prefill, decode = Tally(layers), Tally(layers)
+    moved, agreed, compared, first = 0.0, 0, 0, not alone
+    for at, (ids, answer) in enumerate(zip(rows, answers, strict=True)):
+        prompt, further = answer_states(answer.hidden_states)
+        if prompt.shape[0] != len(ids):
+            raise SystemExit(f"{prompt.shape[0]} rows for {len(ids)} tokens: switch the prefix cache off")
+        known = known_states(reference, (ids + answer.output_ids)[: len(ids) + further.shape[0]])
+        prefill.take(prompt, known[:, : len(ids)])
+        if further.shape[0] > 1:
+            # `take` leaves the first row out, as the first position of a text is none to be judged by.
+            decode.take(torch.cat((prompt[-1:], further)), known[:, len(ids) - 1 :])
+        greedy = reference.logits(reference.normed(known[-1].to(reference.device))).argmax(-1).cpu()[len(ids) - 1 :]
+        told = torch.tensor(answer.output_ids[: len(greedy)])
+        agreed += int((told == greedy[: len(told)]).sum())
+        compared += len(told)
+        if first:
+            alone.append(prompt)
+        before = alone[at]
+        apart = (prompt - before)[1:].norm(dim=-1) / before[1:].norm(dim=-1).clamp_min(1e-12)
+        moved = max(moved, float(apart.mean()))
+    return {
+        "prefill": prefill.as_dict(), "decode": decode.as_dict(), "moved_from_first_batch_worst": round(moved, 8),
+        "greedy_agreement": round(agreed / max(1, compared), 5), "greedy_compared": compared,
+    }  # fmt: skip
 
 
 @asynccontextmanager

@@ -104,7 +104,7 @@ def test_a_record_from_before_there_was_undecided_stays_readable(tmp_path: Path)
 
 def test_a_check_that_fails_is_shown_with_what_mends_it(tmp_path: Path) -> None:
     check = {"name": "engine_template", "between": ["data", "engine"], "verdict": "FAIL", "kind": "doubled_bos",
-             "reason": "the engine begins with two BOS tokens, the data with one", "fix": "tokenise without"}  # fmt: skip
+             "reason": "the engine begins with two BOS tokens", "fix": "tokenise without"}  # fmt: skip
     made_run(tmp_path, checks=[check, {"name": 3, "verdict": "perhaps"}], agreement=0.5)
     answer = told(tmp_path)
     assert answer["verdict"]["checks"][0]["kind"] == "doubled_bos"

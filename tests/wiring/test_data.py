@@ -167,7 +167,10 @@ def test_an_engine_without_chats_is_no_failure(model: Path) -> None:
     assert found.verdict == "not made"
 
 
-@given(st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 5), max_size=3))  # fmt: skip
+IDS = st.lists(st.integers(0, 5), max_size=8)
+
+
+@given(IDS, IDS, IDS)
 def test_two_renderings_are_one_or_differ(one: list[int], other: list[int], opening: list[int]) -> None:
     found = fault_between(one, other, 1, opening)
     assert (found is None) == (one == other)
