@@ -218,7 +218,7 @@ def timings(record: dict[str, Any]) -> "tuple[Timing, ...]":
 
 
 def wiring_tables(verdict: dict[str, Any]) -> "tuple[Table, ...]":
-    """One table for the stored features and one for the engine: what each segment should hold and what it holds."""
+    """For the stored features and for the engine what each segment should hold and what it holds; then other checks."""
     from eagle3ops.bench.report_data import Table
 
     columns = (
@@ -247,6 +247,12 @@ def wiring_tables(verdict: dict[str, Any]) -> "tuple[Table, ...]":
             for segment in side["segments"]
         )
         tables.append(Table(side["side"], columns, rows, note=side["reason"]))
+    if checks := verdict.get("checks"):
+        told = tuple(
+            (check["name"].replace("_", " "), " and ".join(check["between"]), check["verdict"], check["reason"])
+            for check in checks
+        )
+        tables.append(Table("Beside the layers", ("check", "between", "verdict", "reason"), told))
     return tuple(tables)
 
 
