@@ -173,10 +173,21 @@ def test_no_such_run(tmp_path: Path) -> None:
         wiring_of(tmp_path, "nothing")
 
 
+CHECK = st.dictionaries(st.sampled_from(["name", "between", "verdict", "reason"]), JSON)
+SEGMENTS = st.lists(st.dictionaries(st.sampled_from(["segment", "error", "margin", "served"]), JSON), max_size=3)
+VERDICT = st.fixed_dictionaries(
+    {
+        "passed": st.booleans(),
+        "verdict": JSON,
+        "limits": JSON,
+        "checks": JSON | st.lists(CHECK, max_size=3),
+        "sides": JSON | st.lists(st.fixed_dictionaries({"segments": SEGMENTS}), max_size=3),
+    }
+)
+
+
 @settings(max_examples=40)
-@given(JSON | st.fixed_dictionaries({"passed": st.booleans(), "sides": JSON | st.lists(st.fixed_dictionaries(
-    {"segments": st.lists(st.dictionaries(st.sampled_from(["segment", "error", "margin", "served"]), JSON), max_size=3)}
-), max_size=3)}))  # fmt: skip
+@given(JSON | VERDICT)
 def test_any_verdict_file_becomes_json_or_nothing(raw: object) -> None:
     found = parse_verdict(raw)
     if found is not None:
