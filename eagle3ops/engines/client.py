@@ -16,6 +16,7 @@ from eagle3ops.engines.starts import Start
 from eagle3ops.errors import Eagle3opsError, RequestError
 
 _TAIL_LINES = 25
+_KEEPALIVE_S = 2.0
 
 
 class EngineError(Eagle3opsError):
@@ -194,9 +195,9 @@ class EngineClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            timeout=self._timeout, connector=aiohttp.TCPConnector(limit=0), trust_env=False
-        )
+        # Not used again after a while: uvicorn closes what was idle for 5 s, and to read a large answer takes longer.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+        self._session = aiohttp.ClientSession(timeout=self._timeout, connector=connector, trust_env=False)
         return self
 
     async def __aexit__(
