@@ -9,6 +9,7 @@ from pydantic import Field
 from eagle3ops.answers import AnswerRow, iter_answers
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.jobs.extract import ExtractSpec
 from eagle3ops.jobs.generate import GenerateSpec
 from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
 from eagle3ops.runs.context import Context
@@ -22,6 +23,8 @@ from eagle3ops.wiring.sides import TRAIN_ROWS, Served, Stored, judge_all
 
 CHATS = 12
 """Conversations that the engine renders by itself."""
+SWITCHES = ("return_prompt_token_ids", "return_token_ids", None)
+"""What makes an engine tell the tokens of a prompt: SGLang's word and ours, vLLM's, and none."""
 
 
 class VerifySpec(StageSpec):
@@ -191,7 +194,10 @@ async def ask_engine(
     assert isinstance(stage, ServeStageSpec)
     setting = serve_spec(ctx, stage, stage.speculation, return_hidden_states=True)
     heldout = [row for row in answers if row.split == "heldout"]
-    texts = [(row.prompt_ids + row.output_ids)[: spec.probe_tokens] for row in heldout[: spec.probes]]
+    extract = ctx.pipeline.stages["extract"]
+    assert isinstance(extract, ExtractSpec)
+    longest = min(spec.probe_tokens, extract.max_tokens)
+    texts = [(row.prompt_ids + row.output_ids)[:longest] for row in heldout[: spec.probes]]
     captured = []
     async with started(ctx, setting, "engine-verify") as client:
         for done, ids in enumerate(texts):
@@ -213,23 +219,35 @@ async def ask_chats(
     client: Any, rows: Sequence[AnswerRow], messages: Mapping[str, list[dict[str, Any]]]
 ) -> tuple[dict[str, tuple[tuple[int, ...] | None, int]], str]:
     """By row, the prompt that the engine makes of its messages; and why there is none."""
-    from eagle3ops.engines.client import EngineRefused
     from eagle3ops.wiring.data import chat_prompt
 
     found: dict[str, tuple[tuple[int, ...] | None, int]] = {}
-    # An engine that does not know the switch may refuse it, or overlook it.
-    more: dict[str, Any] = {"return_prompt_token_ids": True}
     words = ""
+    switches = list(SWITCHES)
     for row in rows:
         try:
-            try:
-                raw = await client.chat(messages[row.id], **more)
-            except EngineRefused:
-                if not more:
-                    raise
-                raw = await client.chat(messages[row.id])
-                more = {}
-            found[row.id] = chat_prompt(raw)
+            while True:
+                raw = await _asked(client, messages[row.id], switches[0])
+                prompt = chat_prompt(raw) if raw is not None else None
+                if prompt is not None and (prompt[0] is not None or switches[0] is None):
+                    break
+                # Refused, or overlooked: this engine calls it otherwise, or does not tell.
+                switches.pop(0)
+            found[row.id] = prompt
         except Eagle3opsError as error:
             words = error.what
     return found, words
+
+
+async def _asked(client: Any, messages: list[dict[str, Any]], switch: str | None) -> dict[str, Any] | None:
+    """The answer to a chat; None where the switch is refused."""
+    from eagle3ops.engines.client import EngineRefused
+
+    if switch is None:
+        answer: dict[str, Any] = await client.chat(messages)
+        return answer
+    try:
+        answer = await client.chat(messages, **{switch: True})
+    except EngineRefused:
+        return None
+    return answer

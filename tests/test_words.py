@@ -26,7 +26,7 @@ def test_plain_text_steers_no_terminal(text: str) -> None:
 
 
 def test_a_verdict_of_any_age_is_read() -> None:
-    told = {
+    told: dict[str, list[dict[str, object]]] = {
         "PASS": [{"passed": True}, {"passed": True, "verdict": "PASS"}],
         "FAIL": [{"passed": False}, {"passed": False, "verdict": "FAIL"}, {}, {"passed": "yes"}],
         "UNDECIDED": [{"passed": False, "verdict": "UNDECIDED"}, {"passed": True, "verdict": "UNDECIDED"}],

@@ -37,7 +37,7 @@ def check_final(held: Held | None, layers: int) -> Check:
     if held is None:
         return Check(
             name="final_state", between=between, verdict="UNDECIDED", kind="unknown_final", figures=figures,
-            reason="the stored final state is near no state of this target, before or after the norm",
+            reason="the stored final state is near no state of this target, before or after the norm, or near two",
             fix="extract the features again from these weights",
         )  # fmt: skip
     if held.normed and not held.shift:
@@ -62,11 +62,20 @@ def check_final(held: Held | None, layers: int) -> Check:
     return Check(name="final_state", between=between, verdict="PASS", reason=reason, figures=figures)
 
 
-def check_greedy(logits: "Tensor", tokens: "Tensor", least: float, *, sampled: float = 0.0) -> Check:
-    """Whether final state, norm and head predict the engine's own greedy tokens.
+def behind(logits: "Tensor", tokens: "Tensor") -> "Tensor":
+    """By how much the logit of each token is below the highest, `[T]`; 0 where it is the likeliest.
 
     Args:
         logits: `[T, V]`, of the stored final states; tokens: `[T]`, what the engine said there.
+    """
+    return logits.max(-1).values - logits.gather(-1, tokens[:, None])[:, 0]
+
+
+def check_greedy(apart: "Tensor", least: float, *, sampled: float = 0.0) -> Check:
+    """Whether final state, norm and head predict the engine's own greedy tokens.
+
+    Args:
+        apart: of every token of the answers, see `behind`.
         least: share that passes.
         sampled: the temperature of the answers: of sampled ones nobody expects the likeliest token.
     """
@@ -74,11 +83,11 @@ def check_greedy(logits: "Tensor", tokens: "Tensor", least: float, *, sampled: f
     if sampled > 0:
         reason = f"the answers were sampled (temperature {sampled:g}), so the likeliest token is not to be expected"
         return Check(name="greedy", between=between, verdict="not made", reason=reason)
-    if logits.shape[0] != tokens.shape[0] or not tokens.numel():
-        raise ValueError(f"cannot compare {list(logits.shape)} logits with {list(tokens.shape)} tokens")
-    missed = logits.argmax(-1) != tokens
-    count, misses = int(tokens.numel()), int(missed.sum())
-    apart = logits.max(-1).values - logits.gather(-1, tokens[:, None])[:, 0]
+    count = int(apart.numel())
+    if not count:
+        return Check(name="greedy", between=between, verdict="not made", reason="no answer is stored")
+    missed = apart > 0
+    misses = int(missed.sum())
     ties = int((apart[missed] < NEAR_TIE).sum())
     share = 1 - misses / count
     figures = {"agreement": share, "tokens": count, "misses": misses, "near_ties": ties}

@@ -110,7 +110,7 @@ def judge_all(
 
     from eagle3ops.engines.reference.model import Target, pick_device
     from eagle3ops.features import FeatureReader
-    from eagle3ops.wiring.pairing import check_greedy
+    from eagle3ops.wiring.pairing import behind, check_greedy
 
     chosen = pick_device(device)
     target = Target.load(stored.target, torch.float32, chosen)
@@ -131,19 +131,16 @@ def judge_all(
     probes = [row for row in stored.answers if row.split == "heldout"][: len(served.texts)]
     sides, causes, final = _fingerprints(stored, served, target, kept, probes, allowed)
     checks.append(final)
-    logits, tokens = [], []
+    apart = [torch.empty(0)]
     for row in probes:
         if (found := kept.get(row.id)) is None:
             continue
         state = found.final.to(target.device, torch.float32)
         start, text = len(row.prompt_ids), torch.tensor(row.prompt_ids + row.output_ids)[: state.shape[0]]
         if start < len(text):
-            logits.append(target.logits(target.normed(state[start - 1 : -1])).cpu())
-            tokens.append(text[start:].long())
-    if logits:
-        greedy = check_greedy(torch.cat(logits), torch.cat(tokens), least_agreement, sampled=stored.temperature)
-    else:
-        greedy = Check(name="greedy", between=("data", "engine"), verdict="not made", reason="no answer is stored")
+            logits = target.logits(target.normed(state[start - 1 : -1]))
+            apart.append(behind(logits, text[start:].long().to(logits.device)).float().cpu())
+    greedy = check_greedy(torch.cat(apart), least_agreement, sampled=stored.temperature)
     checks.append(greedy)
     checks.append(_pairing(stored, target, kept, right=sides[0].passed))
     return _together(sides, causes, checks, allowed, greedy.figures.get("agreement"))

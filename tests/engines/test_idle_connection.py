@@ -50,7 +50,7 @@ async def test_a_client_that_was_busy_gets_through(server: str) -> None:
         await client.server_info()
         await client.server_info()
         # As while it reads a large answer: nothing else runs meanwhile, so nobody sees the connection being closed.
-        time.sleep(4)
+        time.sleep(4)  # noqa: ASYNC251
         assert (await client.chat([{"role": "user", "content": "x"}]))["usage"] == {"prompt_tokens": 3}
     first, second, third = Impatient.connections
     assert first == second

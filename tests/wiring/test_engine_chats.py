@@ -90,11 +90,11 @@ async def test_an_engine_that_refuses_the_switch_is_asked_without_it(model: Path
             asked.append(bool(more))
             if more:
                 raise EngineRefused("return_prompt_token_ids: unknown parameter")
-            count = len(tokenizer.encode_chat(messages))  # type: ignore[arg-type]
+            count = len(tokenizer.encode_chat(messages))
             return {"usage": {"prompt_tokens": count + 1}, "choices": [{}]}
 
     check = await chats(Counting(), model)
-    assert asked == [True, False, False]
+    assert asked == [True, True, False, False]
     assert (check.verdict, check.kind, check.figures["by"]) == ("FAIL", "doubled_bos", "counts")
     assert "judged by the number of tokens alone" in check.reason
 

@@ -21,7 +21,7 @@ from eagle3ops.engines.tokenizer import ChatTokenizer
 from eagle3ops.features import FeatureHeader, FeatureRow, FeatureWriter
 from eagle3ops.targets.tiny import HIDDEN, LAYERS, VOCABULARY, make_tiny
 from eagle3ops.wiring.checks import Check
-from eagle3ops.wiring.pairing import check_greedy, check_pairing
+from eagle3ops.wiring.pairing import behind, check_greedy, check_pairing
 from eagle3ops.wiring.sides import Judged, Served, Stored, judge_all
 
 BOUNDARY = (2, 4, 5)
@@ -99,7 +99,7 @@ class World:
                       messages=self.messages)  # fmt: skip
 
     def judged(self, stored: Stored | None = None, served: Served | None = None, **options: Any) -> Judged:
-        known = {"dtype": "float32", "device": "cpu", "least_agreement": 0.95, "max_error": None,
+        known: dict[str, Any] = {"dtype": "float32", "device": "cpu", "least_agreement": 0.95, "max_error": None,
                  "tokenizer": self.tokenizer}  # fmt: skip
         return judge_all(stored or self.stored(), served or self.served(), **(known | options))
 
@@ -229,7 +229,7 @@ def test_greedy_agreement_fails_only_where_it_is_sure(wrong: int, count: int, ve
     logits = torch.zeros(count, 4)
     logits[:, 0] = 1.0
     logits[:wrong, 1] = 1.1
-    check = check_greedy(logits, tokens, 0.95)
+    check = check_greedy(behind(logits, tokens), 0.95)
     assert check.verdict == verdict, check
     assert check.figures["near_ties"] == wrong
     assert bool(check.fix) == (verdict != "PASS")
@@ -269,7 +269,7 @@ def test_how_a_drafter_was_trained_is_found_out(pairing: int) -> None:
     for _ in range(120):
         loss = F.cross_entropy(drafter.logits(unroll(drafter, batch, embed, steps=1)[0]), truth)
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     check = check_pairing(drafter, rows[:4], embed)
     shares = {1: check.figures["right"], 0: check.figures["same_token"], 2: check.figures["two_ahead"]}
