@@ -201,13 +201,13 @@ def parse_verdict(raw: object) -> dict[str, Any] | None:
     if not isinstance(raw, dict) or not isinstance(raw.get("passed"), bool):
         return None
     sides, checks = raw.get("sides"), raw.get("checks")
-    limits = raw.get("limits")
+    limits, causes = raw.get("limits"), raw.get("causes")
     return {
         **_outcome(raw),
         "reason": _text(raw.get("reason")),
         "greedy_agreement": number(raw.get("greedy_agreement")),
         "sides": [
-            _judged(side, limits if isinstance(limits, dict) else {})
+            _judged(side, limits if isinstance(limits, dict) else {}, causes if isinstance(causes, dict) else {})
             for side in (sides if isinstance(sides, list) else [])[:SIDES]
             if isinstance(side, dict)
         ],
@@ -236,15 +236,19 @@ def _check(check: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _judged(side: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+def _judged(side: dict[str, Any], limits: dict[str, Any], causes: dict[str, Any]) -> dict[str, Any]:
     segments = side.get("segments")
     allowed = limits.get(str(side.get("side")))
     known = allowed if isinstance(allowed, dict) else {}
+    cause = causes.get(str(side.get("side")))
     return {
         "side": _text(side.get("side")),
         **_outcome(side),
         "reason": _text(side.get("reason")),
         "decides": _text(side.get("decides")),
+        "cause": {name: _text(cause.get(name)) for name in ("kind", "words", "fix")}
+        if isinstance(cause, dict)
+        else None,
         "limits": {name: number(known.get(name)) for name in ("error", "margin")},
         "segments": [
             _segment(segment)

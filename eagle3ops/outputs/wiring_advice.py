@@ -31,7 +31,10 @@ def advise(answer: Mapping[str, Any]) -> list[str]:
     for at, side in enumerate(verdict["sides"]):
         if side["passed"] or side in open_:
             continue
-        if at == 0:
+        cause = side["cause"]
+        if cause is not None and cause["kind"] in _OF_STATES:
+            told.append(f"{side['side'].capitalize()}: {cause['words']}; {cause['fix']}.")
+        elif at == 0:
             told += _features(side, verdict["sides"][1] if len(verdict["sides"]) > 1 else None, needed)
         else:
             told += _engine(side, answer)
@@ -46,6 +49,8 @@ def advise(answer: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(told)) or said
 
 
+_OF_STATES = ("tokens", "normed", "width")
+"""Causes that no choice of layers mends."""
 _WHAT = {
     "template": "Chat template",
     "engine_template": "Chat template",

@@ -102,6 +102,7 @@ def made_run(
     error: float = 0.01,
     agreement: float = 1.0,
     checks: Sequence[Mapping[str, Any]] = (),
+    causes: Mapping[str, Any] | None = None,
     serve: Mapping[str, Any] | None = None,
     stages: Sequence[str] = ("fetch", "generate", "extract", "train", "serve", "verify"),
     max_tokens: int = 200,
@@ -144,7 +145,9 @@ def made_run(
         facts = {"server_info": {"aux_boundaries": list(served or trained)}, "launch_line": "python -m x"}
         say(outs["serve"] / "serve.json", facts)
     if "verify" in outs:
-        make_verdict(outs["verify"], AuxLayers(tuple(trained), layers), stored, served, error, agreement, checks)
+        make_verdict(
+            outs["verify"], AuxLayers(tuple(trained), layers), stored, served, error, agreement, checks, causes
+        )
     return run
 
 
@@ -221,6 +224,7 @@ def make_verdict(
     error: float,
     agreement: float,
     checks: Sequence[Mapping[str, Any]] = (),
+    causes: Mapping[str, Any] | None = None,
 ) -> None:
     """`verdict.json`, judged as verify does it."""
 
@@ -243,5 +247,11 @@ def make_verdict(
     record = {"passed": outcome == "PASS", "verdict": outcome, "reason": reason, "greedy_agreement": agreement}
     say(
         folder / "verdict.json",
-        record | {"sides": [side.as_dict() for side in sides], "checks": list(checks), "limits": allowed},
+        record
+        | {
+            "sides": [side.as_dict() for side in sides],
+            "checks": list(checks),
+            "causes": causes or {},
+            "limits": allowed,
+        },
     )

@@ -67,6 +67,10 @@ def test_the_last_boundary_has_no_number_at_hugging_face(tmp_path: Path) -> None
         ({"stored": (1, 4, 5)}, "extract again"),
         ({"stored": (3, 5, 6), "served": (3, 5, 6)}, "odd one out"),
         ({"agreement": 0.5}, "final norm"),
+        (
+            {"error": 0.7, "causes": {"engine reference": {"kind": "tokens", "words": "not aligned", "fix": "shift"}}},
+            "Engine reference: not aligned; shift.",
+        ),
     ],
 )
 def test_advice_names_what_is_to_be_done(tmp_path: Path, made: dict[str, Any], words: str) -> None:
