@@ -4,13 +4,17 @@ The figures stand in `assets/wiring_noise.toml`, each with its source; `benchmar
 """
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
 DTYPES = {"auto": "bfloat16", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32"}
 """Other names of dtypes, as engines take them."""
+
+
+STORED = ", stored"
+"""Behind the dtype of a row that is about files and not about an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +84,15 @@ def limits(dtype: str | None = None, device: str | None = None, *, most: float |
     """
     rows, data = table(), _data()
     safety, floor, unrelated = float(data["safety"]), float(data["floor"]), float(data["unrelated"]["limit"])
-    margin = round(min(row.margin for row in rows) / safety, 2)
-    if most is not None:
-        return Limits(most, margin, max(unrelated, most), f"set by hand: {most:g}")
+    computed = [row for row in rows if not row.dtype.endswith(STORED)]
     name = DTYPES.get(dtype or "", dtype)
     place = (device or "").partition(":")[0]
     fitting = [row for row in rows if row.dtype == name and row.device in (place, "any")]
-    worst = max(fitting or rows, key=lambda row: row.error)
+    # Of what was measured finely no finer margin is asked than of the coarsest: it is to tell layers, not noise.
+    margin = round(min(row.margin for row in (*fitting, *computed)) / safety, 2)
+    if most is not None:
+        return Limits(most, margin, max(unrelated, most), f"set by hand: {most:g}")
+    worst = max(fitting or computed, key=lambda row: row.error)
     where = f"{worst.error:.2g} was the most that a right wiring showed in {worst.dtype}"
     where += f" on {worst.device}" if worst.device != "any" else ""
     if not fitting:
@@ -98,5 +104,6 @@ def limits(dtype: str | None = None, device: str | None = None, *, most: float |
 
 
 def coarser(one: Limits, other: Limits) -> Limits:
-    """Of two limits those that allow more: states that were computed in one dtype and kept in another."""
-    return one if one.error >= other.error else other
+    """Of two limits what allows more: states that were computed in one dtype and kept in another."""
+    wide = one if one.error >= other.error else other
+    return replace(wide, margin=min(one.margin, other.margin))

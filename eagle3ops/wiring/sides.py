@@ -13,7 +13,7 @@ from eagle3ops.answers import AnswerRow
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.wiring.checks import Check
 from eagle3ops.wiring.data import Kept, Prompt, Rendering, check_mask, check_template, check_tokens
-from eagle3ops.wiring.noise import Limits, coarser, limits
+from eagle3ops.wiring.noise import STORED, Limits, coarser, limits
 from eagle3ops.wiring.verdict import Outcome, WiringVerdict, judge, worst_of
 
 if TYPE_CHECKING:
@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from eagle3ops.eagle3.layers import AuxLayers
     from eagle3ops.engines.reference.model import Target
     from eagle3ops.engines.tokenizer import ChatTokenizer
-    from eagle3ops.features import FeatureRow
+    from eagle3ops.features import FeatureRow, StoredRow
     from eagle3ops.wiring.cause import Cause
+
+    Kind = FeatureRow | StoredRow
 
 TRAIN_ROWS = 64
 """Training rows whose tokens, mask and template are compared; of the held-out ones all are."""
+LEAST_FINAL = 5
+"""Positions by which a final state is told."""
 PAIRED_ROWS, PAIRED_TOKENS = 32, 4096
 """Held-out rows, and tokens of them, on which the drafter's own pairing is tried."""
 
@@ -123,8 +127,8 @@ def judge_all(
     checks = [*_data_checks(stored, served, kept, tokenizer), *further]
     of_engine = limits(dtype, chosen.type, most=max_error)
     allowed = {
-        "stored features": coarser(of_engine, limits(f"{reader.header.dtype}, stored", chosen.type, most=max_error))
-        if reader.header.dtype == "bfloat16"
+        "stored features": coarser(of_engine, limits(reader.header.dtype + STORED, chosen.type, most=max_error))
+        if reader.header.dtype != "float32"
         else of_engine,
         served.name: of_engine,
     }
@@ -147,7 +151,7 @@ def judge_all(
 
 
 def _data_checks(
-    stored: Stored, served: Served, kept: "Mapping[str, FeatureRow]", tokenizer: "ChatTokenizer | None"
+    stored: Stored, served: Served, kept: "Mapping[str, Kind]", tokenizer: "ChatTokenizer | None"
 ) -> list[Check]:
     """Template, tokens, loss mask."""
     found: list[Check] = []
@@ -186,7 +190,7 @@ def _decoder(tokenizer: "ChatTokenizer") -> Any:
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def _kept(row: AnswerRow, found: "FeatureRow") -> Kept:
+def _kept(row: AnswerRow, found: "Kind") -> Kept:
     length = int(found.token_ids.numel())
     return Kept(
         row.id,
@@ -201,7 +205,7 @@ def _fingerprints(
     stored: Stored,
     served: Served,
     target: "Target",
-    kept: "Mapping[str, FeatureRow]",
+    kept: "Mapping[str, Kind]",
     probes: Sequence[AnswerRow],
     allowed: Mapping[str, Limits],
 ) -> "tuple[tuple[WiringVerdict, ...], dict[str, Cause], Check]":
@@ -209,7 +213,6 @@ def _fingerprints(
     from eagle3ops.eagle3.checkpoint import read_drafter_config
     from eagle3ops.wiring.cause import explain, search
     from eagle3ops.wiring.fingerprint import match_segments
-    from eagle3ops.wiring.pairing import check_final
 
     layers = target.config.num_layers
     trained: AuxLayers = read_drafter_config(stored.drafter, layers).aux_layers
@@ -236,8 +239,31 @@ def _fingerprints(
                 causes[side] = cause
                 verdict = verdict.settled(cause)
         sides.append(verdict)
-    (held,) = search(finals, references, normed, allowed["stored features"].unrelated)
-    return tuple(sides), causes, check_final(held, layers)
+    return tuple(sides), causes, _final(finals, references, normed, allowed["stored features"], layers)
+
+
+def _final(
+    finals: "Sequence[Tensor]", references: "Sequence[Tensor]", normed: "Sequence[Tensor]", allowed: Limits, layers: int
+) -> Check:
+    """What the stored final states are, by those positions of the probes that are kept."""
+    import torch
+
+    from eagle3ops.wiring.cause import search
+    from eagle3ops.wiring.pairing import check_final
+
+    found = []
+    for final, known, after in zip(finals, references, normed, strict=True):
+        # Where only those are kept that teach something, they are the last ones.
+        gone = (~torch.isfinite(final).all(-1)).nonzero().flatten()
+        first = int(gone[-1]) + 1 if gone.numel() else 0
+        if final.shape[0] - first >= LEAST_FINAL:
+            found.append((final[first:], known[:, first:], after[first:]))
+    if not found:
+        why = "of the probes no final state is kept (stages.verify.probe_tokens reaches no answer)"
+        return Check(name="final_state", between=("data", "training"), verdict="not made", reason=why)
+    states, boundaries, afters = zip(*found, strict=True)
+    (held,) = search(states, boundaries, afters, allowed.unrelated)
+    return check_final(held, layers)
 
 
 def all_boundaries(target: "Target", ids: Sequence[int]) -> "Tensor":
@@ -249,7 +275,7 @@ def all_boundaries(target: "Target", ids: Sequence[int]) -> "Tensor":
     return target.boundaries(row, lengths, range(target.config.num_layers + 1))[:, 0].float().cpu()
 
 
-def _pairing(stored: Stored, target: "Target", kept: "Mapping[str, FeatureRow]", *, right: bool) -> Check:
+def _pairing(stored: Stored, target: "Target", kept: "Mapping[str, Kind]", *, right: bool) -> Check:
     """How the drafter was trained, tried on states that are right with the tokens of the answers."""
     import torch
 

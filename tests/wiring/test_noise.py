@@ -22,7 +22,8 @@ def worst_and_least(figures: Any) -> tuple[float, float]:
     if "error_worst" in figures:
         assert figures["not_nearest"] == 0
         return max(figures["error_worst"]), min(figures["margin_least"])
-    found = [worst_and_least(value) for value in figures.values() if isinstance(value, dict)]
+    # Verify compares prompts; what is decoded after them are too few rows for a mean.
+    found = [worst_and_least(value) for name, value in figures.items() if isinstance(value, dict) and name != "decode"]
     return max((error for error, _ in found), default=0.0), min((margin for _, margin in found), default=1e9)
 
 
@@ -42,7 +43,7 @@ def test_a_row_says_what_its_results_say() -> None:
         assert 0 < error <= row.error <= 1.1 * error, row
         assert 0.9 * margin <= row.margin <= margin, row
         checked += 1
-    assert checked >= 2
+    assert checked >= 4
 
 
 def test_limits_are_what_was_measured_times_safety() -> None:
@@ -56,6 +57,11 @@ def test_limits_are_what_was_measured_times_safety() -> None:
     assert "fp8 on cuda was never measured" in never.source
     assert limits(most=0.3).error == 0.3
     assert coarser(limits("float32", "cpu"), limits("bfloat16", "cpu")) == limits("bfloat16", "cpu")
+    # No layer is told apart by less because an engine is finer.
+    assert limits("float32", "cpu").margin == limits("bfloat16", "cuda").margin == MIN_MARGIN
+    eight = coarser(limits("bfloat16", "cuda"), limits("float8_e4m3fn, stored", "cuda"))
+    assert eight.error > limits("bfloat16", "cuda").error
+    assert eight.margin < MIN_MARGIN
 
 
 def states(noise: float, boundary: tuple[int, ...] = (1, 3, 5)) -> tuple[torch.Tensor, torch.Tensor]:
