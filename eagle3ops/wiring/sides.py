@@ -253,11 +253,13 @@ def _final(
 
     found = []
     for final, known, after in zip(finals, references, normed, strict=True):
-        # Where only those are kept that teach something, they are the last ones.
-        gone = (~torch.isfinite(final).all(-1)).nonzero().flatten()
+        # Where only those are kept that teach something: the last run of them, without the row's end, which does not.
+        there = torch.isfinite(final).all(-1)
+        last = int(there.nonzero().max()) + 1 if bool(there.any()) else 0
+        gone = (~there[:last]).nonzero().flatten()
         first = int(gone[-1]) + 1 if gone.numel() else 0
-        if final.shape[0] - first >= LEAST_FINAL:
-            found.append((final[first:], known[:, first:], after[first:]))
+        if last - first >= LEAST_FINAL:
+            found.append((final[first:last], known[:, first:last], after[first:last]))
     if not found:
         why = "of the probes no final state is kept (stages.verify.probe_tokens reaches no answer)"
         return Check(name="final_state", between=("data", "training"), verdict="not made", reason=why)

@@ -80,21 +80,27 @@ class World:
 
     def served(self, layers: tuple[int, ...] = BOUNDARY, noise: float = 0.0) -> Served:
         """What a right engine hands over, or one of other layers, or with noise."""
-        texts = [(row.prompt_ids + row.output_ids)[:32] for row in self.answers[:3]]
+        texts = [(row.prompt_ids + row.output_ids)[:48] for row in self.answers[:3]]
         states = [self.boundaries(ids)[list(layers)].movedim(0, 1).flatten(1) for ids in texts]
         chance = torch.Generator().manual_seed(3)
         loud = [one + noise * one.std() * torch.randn(one.shape, generator=chance) for one in states]
         chats = {row.id: (tuple(row.prompt_ids), len(row.prompt_ids)) for row in self.answers}
         return Served(name="engine reference", texts=texts, states=loud, chats=chats)
 
-    def stored(self, change: Change = lambda row: row) -> Stored:
+    def stored(self, change: Change = lambda row: row, **header: Any) -> Stored:
         """Shards of the rows, changed as a faulty stage would."""
         self.made += 1
         features = self.folder / f"features{self.made}"
-        header = FeatureHeader(target_fingerprint="x", aux_layers=TRAINED, hidden_size=HIDDEN, dtype="float32")
+        known: dict[str, Any] = {"target_fingerprint": "x", "aux_layers": TRAINED, "hidden_size": HIDDEN}
+        about = FeatureHeader(**(known | {"dtype": "float32"} | header))
         for split in ("heldout", "train"):
-            rows = [change(row) for row, of in zip(self.rows, self.answers, strict=True) if of.split == split]
-            FeatureWriter(features / split, header).write_shard("00000", rows)
+            kind = torch.bfloat16 if about.dtype == "bfloat16" else torch.float32
+            rows = [
+                replace(one := change(row), aux=one.aux.to(kind), final=one.final.to(kind))
+                for row, of in zip(self.rows, self.answers, strict=True)
+                if of.split == split
+            ]
+            FeatureWriter(features / split, about).write_shard("00000", rows)
         return Stored(target=self.model, features=features, drafter=self.drafter, answers=self.answers,
                       messages=self.messages)  # fmt: skip
 
@@ -123,6 +129,21 @@ def test_all_right_passes(world: World) -> None:
     assert "the drafter proposes too little rightly" in judged.reason
     assert {side.verdict for side in judged.sides} == {"PASS"}
     assert judged.as_dict()["checks"][0]["between"] == ["data", "engine"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("finals", ["all", "taught"])
+def test_features_that_are_stored_smaller_pass_and_are_told_apart(world: World, dtype: str, finals: str) -> None:
+    options = {"dtype": dtype, "final_tokens": finals}
+    judged = world.judged(world.stored(**options))
+    assert judged.verdict == "PASS", judged.reason
+    # Its prompts fill the probes of some rows; of the others the answer's states are kept.
+    assert outcomes(judged)["final_state"] == "PASS"
+    assert outcomes(judged)["greedy"] == "PASS"
+    wrong = world.judged(world.stored(lambda row: moved(row, 1), **options))
+    assert wrong.causes["stored features"].kind == "tokens"
+    late = world.judged(world.stored(lambda row: replace(row, final=world.normed[row.id]), **options))
+    assert next(one for one in late.checks if one.name == "final_state").kind == "post_norm"
 
 
 def moved(row: FeatureRow, shift: int) -> FeatureRow:
