@@ -82,7 +82,7 @@ def main() -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device_words(args.device),
         "command": "python benchmarks/wiring_noise.py " + " ".join(
-            "DIR" if Path(word).is_dir() else word for word in sys.argv[1:]),
+            "DIR" if Path(word).is_dir() else "PYTHON" if word == args.python else word for word in sys.argv[1:]),
         "figures": figures,
     }  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)

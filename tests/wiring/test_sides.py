@@ -134,7 +134,7 @@ def test_all_right_passes(world: World) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
 @pytest.mark.parametrize("finals", ["all", "taught"])
 def test_features_that_are_stored_smaller_pass_and_are_told_apart(world: World, dtype: str, finals: str) -> None:
-    options = {"dtype": dtype, "final_tokens": finals}
+    options: dict[str, Any] = {"dtype": dtype, "final_tokens": finals}
     judged = world.judged(world.stored(**options))
     assert judged.verdict == "PASS", judged.reason
     # Its prompts fill the probes of some rows; of the others the answer's states are kept.
