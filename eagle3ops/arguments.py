@@ -11,7 +11,7 @@ from argparse import (
 from eagle3ops import __version__
 
 EPILOG = """\
-exit codes: 0 done; 1 a job failed; 2 the request is wrong; 3 a verdict is FAIL; 4 stopped by the watchdog;
+exit codes: 0 done; 1 a job failed; 2 the request is wrong; 3 a verdict is FAIL or UNDECIDED; 4 stopped by the watchdog;
 5 host unreachable; 6 refused by a forecast or a lease; 130 interrupted
 
 without arguments the console opens; with --job NAME the job runs headless ("pipeline" runs all stages)

@@ -3,7 +3,7 @@
 Eagle3opsError                1   a job failed
 ├── RequestError              2   the request is wrong: usage, spec, unknown host
 │   └── SpecError             2   a pipeline file is wrong, with file, line and column
-├── VerdictFailed             3   a verdict is FAIL
+├── VerdictFailed             3   a verdict is FAIL or UNDECIDED
 ├── WatchdogStopped           4   stopped by the watchdog
 ├── HostUnreachable           5   a host cannot be reached
 ├── Refused                   6   a forecast or a lease says no, before anything starts

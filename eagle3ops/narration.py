@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TextIO
 
 from eagle3ops.runs.events import Event
-from eagle3ops.words import human_seconds, plain
+from eagle3ops.words import human_seconds, outcome_of, outcome_word, plain
 
 
 class Narrator(Protocol):
@@ -27,7 +27,7 @@ def line(event: Event) -> str | None:
     if event.kind == "stage":
         return _stage_line(stage, data)
     if event.kind == "verdict":
-        word = "PASS" if data.get("passed") else "FAIL"
+        word = outcome_word(outcome_of(data))
         return f"{stage}: verdict {plain(data.get('name', ''))}: {word}: {plain(data.get('reason', ''))}"
     if event.kind == "incident":
         title = plain(data.get("title", "")).removeprefix(f"stage {stage}: ")

@@ -1,7 +1,9 @@
-"""How is a size, a time or a text from outside put before a person?"""
+"""How is a size, a time, a verdict or a text from outside put before a person?"""
 
 import re
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 
 def plain(text: object) -> str:
@@ -14,6 +16,23 @@ def plain(text: object) -> str:
 
 def _harmless(character: str) -> bool:
     return character in "\t\n" or (character.isprintable() and not 0x80 <= ord(character) <= 0x9F)
+
+
+UNDECIDED = "UNDECIDED"
+
+
+def outcome_of(record: Mapping[str, Any]) -> bool | None:
+    """What the record of a verdict comes to: True is PASS, False FAIL, None UNDECIDED.
+
+    A record without `verdict` is older than UNDECIDED. In all of them `passed` is true for PASS alone, so that whoever
+    reads nothing else never takes an undecided verdict for a pass.
+    """
+    return None if record.get("verdict") == UNDECIDED else record.get("passed") is True
+
+
+def outcome_word(passed: bool | None) -> str:
+    """`PASS`, `FAIL` or `UNDECIDED`."""
+    return UNDECIDED if passed is None else "PASS" if passed else "FAIL"
 
 
 _COMMAND = re.compile(

@@ -18,6 +18,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import TargetInfo, read_target_info
+from eagle3ops.words import outcome_of, outcome_word
 
 if TYPE_CHECKING:
     from eagle3ops.bench.report_data import Accept, Check, Figure, ReportData, Series, StageLine, Table, Timing
@@ -120,7 +121,7 @@ def headline(bench: dict[str, Any], verdict: dict[str, Any]) -> "tuple[Figure, .
 
     timing, served = bench["timing"], bench["accept"]
     shown = [
-        Figure("wiring", "PASS" if verdict["passed"] else "FAIL", "training and serving feed the same tensors"),
+        Figure("wiring", outcome_word(outcome_of(verdict)), "training and serving feed the same tensors"),
         Figure("accept length", f"{served['served']:.2f}", f"tokens per verification step at {served['setting']}"),
     ]
     if "predicted" in served:
@@ -142,7 +143,7 @@ def checks(run: RunDirectory) -> "tuple[Check, ...]":
     for event in run.reader().read():
         if event.kind == "verdict":
             found[event.data["name"]] = Check(
-                event.data["name"].replace("_", " "), event.data["passed"], event.data["reason"]
+                event.data["name"].replace("_", " "), outcome_of(event.data), event.data["reason"]
             )
     return tuple(found.values())
 
@@ -217,7 +218,7 @@ def timings(record: dict[str, Any]) -> "tuple[Timing, ...]":
 
 
 def wiring_tables(verdict: dict[str, Any]) -> "tuple[Table, ...]":
-    """One table for the stored features and one for the engine: what each segment should hold and what it holds."""
+    """For the stored features and for the engine what each segment should hold and what it holds; then other checks."""
     from eagle3ops.bench.report_data import Table
 
     columns = (
@@ -241,11 +242,17 @@ def wiring_tables(verdict: dict[str, Any]) -> "tuple[Table, ...]":
                 str(segment["runner_up"]),
                 f"{segment['margin']:.0f}",
                 f"{segment['cosine']:.4f}",
-                "PASS" if segment["passed"] else "FAIL",
+                outcome_word(outcome_of(segment)),
             )
             for segment in side["segments"]
         )
         tables.append(Table(side["side"], columns, rows, note=side["reason"]))
+    if checks := verdict.get("checks"):
+        told = tuple(
+            (check["name"].replace("_", " "), " and ".join(check["between"]), check["verdict"], check["reason"])
+            for check in checks
+        )
+        tables.append(Table("Beside the layers", ("check", "between", "verdict", "reason"), told))
     return tuple(tables)
 
 

@@ -1,26 +1,30 @@
-"""verify: prove that training and serving feed the drafter the same tensors, before anyone benchmarks."""
+"""verify: prove that data, training, checkpoint and engine go together, before anyone benchmarks."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from eagle3ops.answers import AnswerRow, read_answers
+from eagle3ops.answers import AnswerRow, iter_answers
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.jobs.extract import ExtractSpec
+from eagle3ops.jobs.generate import GenerateSpec
 from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
 from eagle3ops.runs.context import Context
-from eagle3ops.runs.files import write_json
+from eagle3ops.runs.files import read_json, write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.targets import read_target_info
+from eagle3ops.targets.info import TargetInfo
+from eagle3ops.wiring.checks import Check
+from eagle3ops.wiring.sides import TRAIN_ROWS, Served, Stored, judge_all
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eagle3ops.engines.reference.model import Target
-    from eagle3ops.wiring.cause import Cause
-    from eagle3ops.wiring.verdict import WiringVerdict
+CHATS = 12
+"""Conversations that the engine renders by itself."""
+SWITCHES = ("return_prompt_token_ids", "return_token_ids", None)
+"""What makes an engine tell the tokens of a prompt: SGLang's word and ours, vLLM's, and none."""
 
 
 class VerifySpec(StageSpec):
@@ -32,6 +36,8 @@ class VerifySpec(StageSpec):
     """Tokens of each row that are fed to the engine."""
     min_greedy_agreement: float = Field(default=0.95, ge=0.0, le=1.0)
     """Share of stored final states that have to predict the engine's own token; a real engine reached 0.969."""
+    max_error: float | None = Field(default=None, gt=0.0, lt=1.0)
+    """Relative error up to which a segment counts as matched; left out, the noise measured for dtype and device."""
 
 
 class Verify(Job):
@@ -62,43 +68,121 @@ class Verify(Job):
         )
 
     async def run(self, ctx: Context) -> None:
-        """Compare stored features and the running engine with the reference model at every boundary."""
-        from eagle3ops.eagle3.checkpoint import check_export
-
+        """Ask the running engine, compare everything with the reference model and with each other, and judge."""
         spec = ctx.spec
         assert isinstance(spec, VerifySpec)
-        heldout = [row for row in read_answers(ctx.inputs["generate"] / "answers.jsonl") if row.split == "heldout"]
-        rows = heldout[: spec.probes]
-        texts = [(row.prompt_ids + row.output_ids)[: spec.probe_tokens] for row in rows]
         info = read_target_info(ctx.inputs["fetch"])
-        if problems := check_export(ctx.inputs["train"] / "drafter", info.num_layers):
-            raise Eagle3opsError(f"the exported drafter is not sound: {'; '.join(problems)}", remedy="train it again")
-        served = await captured_over_http(ctx, texts)
-        sides, causes, agreement = await asyncio.to_thread(judge_sides, ctx, rows, texts, served)
-        agreed = agreement >= spec.min_greedy_agreement
-        passed = agreed and all(side.passed for side in sides)
-        reasons = [side.reason for side in sides if side.passed == passed]
-        if not agreed:
-            reasons.append(
-                f"stored final states predict only {agreement:.1%} of the engine's own greedy tokens "
-                f"(at least {spec.min_greedy_agreement:.0%} expected): wrong final state, norm or head"
-            )
-        reasons += [f"{cause.words}; {cause.fix}" for cause in causes.values()]
-        data: dict[str, Any] = {
-            "greedy_agreement": agreement,
-            "sides": [side.as_dict() for side in sides],
-            "causes": {side: cause.as_dict() for side, cause in causes.items()},
-        }
-        reason = "; ".join(reasons)
-        record = {"passed": passed, "reason": reason, **data}
-        write_json(ctx.out / "verdict.json", record)
+        checks = checkpoint_checks(ctx, info)
+        answers = await asyncio.to_thread(some_answers, ctx)
+        messages = {row.id: messages_of(ctx, row) for row in answers}
+        served = await ask_engine(ctx, spec, answers, messages)
+        judged = await asyncio.to_thread(
+            judge_all,
+            stored_of(ctx, info, answers, messages),
+            served,
+            dtype=ctx.pipeline.engine.dtype,
+            device=ctx.pipeline.engine.device,
+            least_agreement=spec.min_greedy_agreement,
+            max_error=spec.max_error,
+            tokenizer=tokenizer_of(ctx, info),
+            further=checks,
+        )
+        passed = {"PASS": True, "FAIL": False, "UNDECIDED": None}[judged.verdict]
+        data = judged.as_dict()
+        outcome = {"passed": passed is True, "verdict": judged.verdict, "reason": judged.reason}
+        write_json(ctx.out / "verdict.json", outcome | data)
         ctx.artifact(ctx.out / "verdict.json", note="wiring verdict with the fingerprint of every segment")
-        ctx.metric("greedy_agreement", agreement)
-        ctx.verdict("wiring", passed, reason, data)
+        if judged.agreement is not None:
+            ctx.metric("greedy_agreement", judged.agreement)
+        ctx.verdict("wiring", passed, judged.reason, data)
 
 
-async def captured_over_http(ctx: Context, texts: list[list[int]]) -> "list[Tensor]":
-    """What the running engine feeds the drafter for each text, `[T, 3H]`, through its public API.
+def some_answers(ctx: Context) -> list[AnswerRow]:
+    """The held-out answers, and as many of training as are compared."""
+    found: list[AnswerRow] = []
+    left = TRAIN_ROWS
+    for row in iter_answers(ctx.inputs["generate"] / "answers.jsonl"):
+        if row.split == "heldout" or left > 0:
+            left -= row.split == "train"
+            found.append(row)
+    return found
+
+
+def messages_of(ctx: Context, row: AnswerRow) -> list[dict[str, Any]]:
+    """A row's messages as generate rendered them."""
+    spec = ctx.pipeline.stages["generate"]
+    assert isinstance(spec, GenerateSpec)
+    messages = [dict(turn) for turn in row.messages]
+    if spec.system is not None and messages and messages[0].get("role") != "system":
+        messages.insert(0, {"role": "system", "content": spec.system})
+    return messages
+
+
+def stored_of(
+    ctx: Context, info: TargetInfo, answers: Sequence[AnswerRow], messages: Mapping[str, list[dict[str, Any]]]
+) -> Stored:
+    """What the stages before have left."""
+    spec = ctx.pipeline.stages["generate"]
+    assert isinstance(spec, GenerateSpec)
+    return Stored(
+        target=info.path,
+        features=ctx.inputs["extract"],
+        drafter=ctx.inputs["train"] / "drafter",
+        answers=answers,
+        messages=messages,
+        temperature=spec.temperature,
+    )
+
+
+def tokenizer_of(ctx: Context, info: TargetInfo) -> Any:
+    """The tokenizer of the folder that is served; None where there is none."""
+    from eagle3ops.engines.tokenizer import ChatTokenizer, TokenizerError
+
+    try:
+        return ChatTokenizer(info.path, trust_remote_code=ctx.pipeline.target.trust_remote_code)
+    except TokenizerError as error:
+        ctx.warn(error.what)
+        return None
+
+
+def checkpoint_checks(ctx: Context, info: TargetInfo) -> list[Check]:
+    """Whether the exported drafter is sound, and whether this engine reads it as it is meant."""
+    from eagle3ops.eagle3.checkpoint import check_export
+    from eagle3ops.wiring.lint.lint import ENGINES, lint
+
+    drafter = ctx.inputs["train"] / "drafter"
+    if problems := check_export(drafter, info.num_layers):
+        raise Eagle3opsError(f"the exported drafter is not sound: {'; '.join(problems)}", remedy="train it again")
+    engine = ctx.pipeline.engine.name
+    facts = read_json(ctx.inputs["serve"] / "serve.json") or {}
+    server = facts.get("server_info")
+    version = server.get("version") if isinstance(server, dict) else None
+    known = engine in ENGINES and (engine == "reference" or isinstance(version, str))
+    between: Any = ("checkpoint", "engine")
+    if not known:
+        why = f"which version of {engine} serves is not known" if engine in ENGINES else f"{engine} is not known"
+        return [Check(name="lint", between=between, verdict="not made", reason=why)]
+    found = lint(drafter, info.path, engine, version if isinstance(version, str) else None)
+    errors = [each for each in found if each.severity == "error"]
+    figures = {"findings": [each.as_json() for each in found]}
+    if errors:
+        return [
+            Check(
+                name="lint", between=between, verdict="FAIL", kind=errors[0].code, figures=figures,
+                reason="; ".join(f"{each.where}: {each.what}" for each in errors), fix=errors[0].fix,
+            )
+        ]  # fmt: skip
+    reason = f"{engine} reads the checkpoint as it is meant" + (f"; {len(found)} warnings" if found else "")
+    return [Check(name="lint", between=between, verdict="PASS", reason=reason, figures=figures)]
+
+
+async def ask_engine(
+    ctx: Context,
+    spec: VerifySpec,
+    answers: Sequence[AnswerRow],
+    messages: Mapping[str, list[dict[str, Any]]],
+) -> Served:
+    """What the running engine feeds the drafter, through its public API, and how it renders conversations.
 
     Raises:
         Eagle3opsError: the engine returned fewer rows than tokens, for example from a prefix cache.
@@ -109,6 +193,11 @@ async def captured_over_http(ctx: Context, texts: list[list[int]]) -> "list[Tens
     stage = ctx.pipeline.stages["serve"]
     assert isinstance(stage, ServeStageSpec)
     setting = serve_spec(ctx, stage, stage.speculation, return_hidden_states=True)
+    heldout = [row for row in answers if row.split == "heldout"]
+    extract = ctx.pipeline.stages["extract"]
+    assert isinstance(extract, ExtractSpec)
+    longest = min(spec.probe_tokens, extract.max_tokens)
+    texts = [(row.prompt_ids + row.output_ids)[:longest] for row in heldout[: spec.probes]]
     captured = []
     async with started(ctx, setting, "engine-verify") as client:
         for done, ids in enumerate(texts):
@@ -121,56 +210,44 @@ async def captured_over_http(ctx: Context, texts: list[list[int]]) -> "list[Tens
                 )
             captured.append(states)
             ctx.progress(done + 1, len(texts), "probes")
-    return captured
-
-
-def judge_sides(
-    ctx: Context, rows: list[AnswerRow], texts: list[list[int]], served: "list[Tensor]"
-) -> "tuple[list[WiringVerdict], dict[str, Cause], float]":
-    """Verdicts on stored features and engine, why one fails, and the greedy agreement of the stored final states."""
-    import torch
-
-    from eagle3ops.eagle3.checkpoint import read_drafter_config
-    from eagle3ops.engines.reference.model import Target, pick_device
-    from eagle3ops.features import FeatureReader
-    from eagle3ops.wiring.cause import explain, search
-    from eagle3ops.wiring.fingerprint import greedy_agreement, match_segments
-    from eagle3ops.wiring.verdict import judge
-
-    info = read_target_info(ctx.inputs["fetch"])
-    target = Target.load(info.path, torch.float32, pick_device(ctx.pipeline.engine.device))
-    reader = FeatureReader(ctx.inputs["extract"] / "heldout")
-    wanted = {row.id for row in rows}
-    stored = {row.id: row for row in reader.rows() if row.id in wanted}
-    trained = read_drafter_config(ctx.inputs["train"] / "drafter", info.num_layers).aux_layers
+        chats, words = await ask_chats(client, heldout[:CHATS], messages)
     name = f"engine {ctx.pipeline.engine.name}"
-    captured: dict[str, list[Tensor]] = {"stored features": [], name: []}
-    references, normed, predicted, following = [], [], [], []
-    for row, ids, states in zip(rows, texts, served, strict=True):
-        references.append(all_boundaries(target, ids))
-        normed.append(target.normed(references[-1][-1].to(target.device)).float().cpu())
-        kept = stored[row.id]
-        captured[name].append(states)
-        captured["stored features"].append(kept.aux[: len(ids)].float())
-        final = kept.final.to(target.device, torch.float32)
-        greedy = target.logits(target.normed(final)).argmax(-1).cpu()
-        start = len(row.prompt_ids)
-        predicted.append(greedy[start - 1 : -1])
-        following.append(kept.token_ids[start:].long())
-    agreement = greedy_agreement(torch.cat(predicted), torch.cat(following))
-    sides, causes = [], {}
-    for side, probes in captured.items():
-        matches = [match_segments(states, known) for states, known in zip(probes, references, strict=True)]
-        sides.append(judge(side, trained, matches))
-        if not sides[-1].passed and (cause := explain(trained, search(probes, references, normed))) is not None:
-            causes[side] = cause
-    return sides, causes, agreement
+    return Served(name=name, texts=texts, states=captured, chats=chats, chat_words=words)
 
 
-def all_boundaries(target: "Target", ids: list[int]) -> "Tensor":
-    """Every boundary of the reference for one text, float32 `[n + 1, T, H]` on the CPU."""
-    import torch
+async def ask_chats(
+    client: Any, rows: Sequence[AnswerRow], messages: Mapping[str, list[dict[str, Any]]]
+) -> tuple[dict[str, tuple[tuple[int, ...] | None, int]], str]:
+    """By row, the prompt that the engine makes of its messages; and why there is none."""
+    from eagle3ops.wiring.data import chat_prompt
 
-    row = torch.tensor([ids], device=target.device)
-    lengths = torch.tensor([len(ids)], device=target.device)
-    return target.boundaries(row, lengths, range(target.config.num_layers + 1))[:, 0].float().cpu()
+    found: dict[str, tuple[tuple[int, ...] | None, int]] = {}
+    words = ""
+    switches = list(SWITCHES)
+    for row in rows:
+        try:
+            while True:
+                raw = await _asked(client, messages[row.id], switches[0])
+                prompt = chat_prompt(raw) if raw is not None else None
+                if prompt is not None and (prompt[0] is not None or switches[0] is None):
+                    break
+                # Refused, or overlooked: this engine calls it otherwise, or does not tell.
+                switches.pop(0)
+            found[row.id] = prompt
+        except Eagle3opsError as error:
+            words = error.what
+    return found, words
+
+
+async def _asked(client: Any, messages: list[dict[str, Any]], switch: str | None) -> dict[str, Any] | None:
+    """The answer to a chat; None where the switch is refused."""
+    from eagle3ops.engines.client import EngineRefused
+
+    if switch is None:
+        answer: dict[str, Any] = await client.chat(messages)
+        return answer
+    try:
+        answer = await client.chat(messages, **{switch: True})
+    except EngineRefused:
+        return None
+    return answer

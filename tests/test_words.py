@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.words import elsewhere, plain
+from eagle3ops.words import elsewhere, outcome_of, outcome_word, plain
 
 
 def test_remedies_of_a_host_name_commands_for_that_host() -> None:
@@ -23,3 +23,14 @@ def test_doing_it_twice_changes_nothing(text: str, host: str) -> None:
 @given(st.text())
 def test_plain_text_steers_no_terminal(text: str) -> None:
     assert all(character.isprintable() for character in plain(text))
+
+
+def test_a_verdict_of_any_age_is_read() -> None:
+    told: dict[str, list[dict[str, object]]] = {
+        "PASS": [{"passed": True}, {"passed": True, "verdict": "PASS"}],
+        "FAIL": [{"passed": False}, {"passed": False, "verdict": "FAIL"}, {}, {"passed": "yes"}],
+        "UNDECIDED": [{"passed": False, "verdict": "UNDECIDED"}, {"passed": True, "verdict": "UNDECIDED"}],
+    }
+    for word, records in told.items():
+        for record in records:
+            assert outcome_word(outcome_of(record)) == word, record

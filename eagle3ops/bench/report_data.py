@@ -20,7 +20,8 @@ class Check:
     """A verdict of the run."""
 
     name: str
-    passed: bool
+    passed: bool | None
+    """None is UNDECIDED."""
     reason: str
 
 

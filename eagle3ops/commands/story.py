@@ -9,7 +9,7 @@ from typing import Any
 from eagle3ops.errors import ExitCode
 from eagle3ops.narration import Bars, Json, Lines, Narrator
 from eagle3ops.runs.events import Event
-from eagle3ops.words import plain
+from eagle3ops.words import outcome_of, outcome_word, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Story:
             state: its `state.json`.
         """
         for (stage, name), event in self.verdicts.items():
-            word = "PASS" if event.data.get("passed") else "FAIL"
+            word = outcome_word(outcome_of(event.data))
             say(f"{word}  {plain(stage)}/{plain(name)}: {plain(event.data.get('reason', ''))}")
         if ending.cause:
             say(f"{run_id}: {plain(ending.cause)}")

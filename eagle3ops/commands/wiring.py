@@ -19,7 +19,8 @@ PIPE = 100
 def wiring(desk: "Desk", run: str, *, json: bool) -> int:
     """Which layers each side reads, what was measured, and what to do.
 
-    Returns 0 for PASS alone, so that a script may go on from there; 3 for FAIL; 1 while there is no verdict.
+    Returns 0 for PASS alone, so that a script may go on from there; 3 for FAIL and UNDECIDED; 1 while there is no
+    verdict.
     """
     answer = desk.ask("runs.wiring", run=run)
     verdict = answer.get("verdict")
@@ -28,7 +29,8 @@ def wiring(desk: "Desk", run: str, *, json: bool) -> int:
     else:
         # It has no terminal of its own, and draws with nothing but lines.
         from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
-        from eagle3ops.screens.wiring.map import view_of, wiring_lines
+        from eagle3ops.screens.wiring.map import wiring_lines
+        from eagle3ops.screens.wiring.view import view_of
 
         tty = sys.stdout.isatty()
         width, height = shutil.get_terminal_size() if tty else os.terminal_size((PIPE, 40))

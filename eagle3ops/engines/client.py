@@ -16,6 +16,7 @@ from eagle3ops.engines.starts import Start
 from eagle3ops.errors import Eagle3opsError, RequestError
 
 _TAIL_LINES = 25
+_KEEPALIVE_S = 2.0
 
 
 class EngineError(Eagle3opsError):
@@ -194,9 +195,9 @@ class EngineClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            timeout=self._timeout, connector=aiohttp.TCPConnector(limit=0), trust_env=False
-        )
+        # Not used again after a while: uvicorn closes what was idle for 5 s, and to read a large answer takes longer.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+        self._session = aiohttp.ClientSession(timeout=self._timeout, connector=connector, trust_env=False)
         return self
 
     async def __aexit__(
@@ -352,6 +353,14 @@ class EngineClient:
         except (EngineError, EngineRefused):
             return False
         return True
+
+    async def chat(self, messages: Sequence[Mapping[str, Any]], max_tokens: int = 1, **more: Any) -> dict[str, Any]:
+        """Answer a conversation, greedily, behind the engine's own chat template; `more` goes into the body.
+
+        Raises as `generate`.
+        """
+        body = {"model": "default", "messages": [dict(one) for one in messages], "max_tokens": max_tokens}
+        return self._mapping(await self._call("POST", "/v1/chat/completions", body | {"temperature": 0.0} | more))
 
     async def server_info(self) -> dict[str, Any]:
         """How the server was started, and its counters."""

@@ -19,6 +19,7 @@ class ChatTokenizer:
 
     Attributes:
         eos_ids: tokens that end an answer.
+        bos_id: the token that begins a text; None where there is none.
         vocab_size: ids below it have a text.
     """
 
@@ -41,6 +42,8 @@ class ChatTokenizer:
 
         own = self._tokenizer.eos_token_id
         self.eos_ids: tuple[int, ...] = eos_ids(model_dir) or (() if own is None else (int(own),))
+        bos = self._tokenizer.bos_token_id
+        self.bos_id: int | None = None if bos is None else int(bos)
         self.vocab_size = len(self._tokenizer)
         self._marks = think
         self._think = tuple(self._token_id(text) for text in think)

@@ -22,6 +22,7 @@ from eagle3ops.outputs.lineage import (
 )
 from eagle3ops.outputs.sweepfile import as_bench, parse_sweep
 from eagle3ops.runs.directory import RunDirectory
+from eagle3ops.words import UNDECIDED
 
 WORDS = {
     "": "the pipeline of this run has no bench stage",
@@ -39,7 +40,7 @@ class Verdict:
     name: str
     stage: str
     passed: bool | None
-    """None: it was not made."""
+    """None: it was not made, or is UNDECIDED; the reason says which."""
     reason: str
 
 
@@ -158,8 +159,8 @@ def _doubts(root: Path, out: Output, facts: Mapping[str, Any]) -> Iterable[str]:
 
 def _verdicts(out: Output, bench: Bench, verify: Output | None) -> Iterable[Verdict]:
     """Wiring first, then those of the bench; each of them stands there, made or not."""
-    known: Mapping[str, tuple[bool, str]] = {} if verify is None else verify.verdicts()
-    wiring = known.get("wiring")
+    known: Mapping[str, tuple[bool | None, str]] = {} if verify is None else verify.verdicts()
+    wiring = _told(known.get("wiring"))
     why = "no verify stage has looked at this drafter with these engine settings"
     yield Verdict("wiring", "verify", *(wiring or (None, why)))
     told = out.verdicts()
@@ -169,7 +170,14 @@ def _verdicts(out: Output, bench: Bench, verify: Output | None) -> Iterable[Verd
         "divergence": "not measured: divergence_prompts is 0",
     }
     for name, reason in absent.items():
-        yield Verdict(name, "bench", *(told.get(name) or (None, reason)))
+        yield Verdict(name, "bench", *(_told(told.get(name)) or (None, reason)))
+
+
+def _told(outcome: tuple[bool | None, str] | None) -> tuple[bool | None, str] | None:
+    """An outcome whose reason says by itself that it is undecided."""
+    if outcome is None or outcome[0] is not None:
+        return outcome
+    return None, f"{UNDECIDED}: {outcome[1]}"
 
 
 @dataclass(frozen=True, slots=True)

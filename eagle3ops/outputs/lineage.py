@@ -12,6 +12,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.store import DONE, identity_of
 from eagle3ops.spec.yamltree import read_tree
+from eagle3ops.words import outcome_of
 
 MAX_BYTES = 16 << 20
 """A record that is larger is none of ours."""
@@ -31,11 +32,11 @@ class Output:
         """`out` and `identity` of the input that came from a stage."""
         return mapping(mapping(self.done.get("inputs")).get(stage))
 
-    def verdicts(self) -> dict[str, tuple[bool, str]]:
-        """Name -> passed, reason."""
+    def verdicts(self) -> dict[str, tuple[bool | None, str]]:
+        """Name -> passed (None is UNDECIDED), reason."""
         found = mapping(self.done.get("verdicts"))
         return {
-            str(name): (value.get("passed") is True, text(value.get("reason"), 2000))
+            str(name): (outcome_of(value), text(value.get("reason"), 2000))
             for name, value in found.items()
             if isinstance(value, Mapping)
         }

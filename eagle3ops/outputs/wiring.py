@@ -5,6 +5,7 @@ Three sides declare layers: the stored features (`header.json`), the drafter (it
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from eagle3ops.runs.directory import RunDirectory, find_run
 from eagle3ops.runs.files import read_json
 from eagle3ops.targets.info import read_target_info
 from eagle3ops.wiring.verdict import MAX_ERROR, MIN_MARGIN
+from eagle3ops.words import outcome_of, outcome_word
 
 VERDICT = "verdict.json"
-SIDES, SEGMENTS = 8, 64
+SIDES, SEGMENTS, CHECKS = 8, 64, 32
 """More than any verdict has; the rest of a garbled one is left out."""
 TEXT = 2000
 
@@ -51,14 +53,20 @@ def wiring_of(root: Path, run: str) -> dict[str, Any]:
         "words": words,
         "judged": judged,
         "needed": {
-            "margin": MIN_MARGIN,
-            "error": MAX_ERROR,
+            "margin": _allowed(verdict, "margin", MIN_MARGIN),
+            "error": _allowed(verdict, "error", MAX_ERROR),
             "greedy_agreement": number(setting(spec, "stages", "verify", "min_greedy_agreement")),
             "probes": number(setting(spec, "stages", "verify", "probes")),
             "probe_tokens": number(setting(spec, "stages", "verify", "probe_tokens")),
         },
     }
     return answer | {"advice": advise(answer)}
+
+
+def _allowed(verdict: Mapping[str, Any] | None, name: str, now: float) -> float:
+    """By which limit a segment counted as matched: as the verdict says, or by what is known now."""
+    said = [side["limits"][name] for side in verdict["sides"] if side["limits"][name] is not None] if verdict else []
+    return max(said, default=now)
 
 
 def number(value: object) -> float | int | None:
@@ -192,23 +200,56 @@ def parse_verdict(raw: object) -> dict[str, Any] | None:
     """What `verdict.json` says, with every value of the type it should have; None for what is no verdict."""
     if not isinstance(raw, dict) or not isinstance(raw.get("passed"), bool):
         return None
-    sides = raw.get("sides")
+    sides, checks = raw.get("sides"), raw.get("checks")
+    limits, causes = raw.get("limits"), raw.get("causes")
     return {
-        "passed": raw["passed"],
+        **_outcome(raw),
         "reason": _text(raw.get("reason")),
         "greedy_agreement": number(raw.get("greedy_agreement")),
         "sides": [
-            _judged(side) for side in (sides if isinstance(sides, list) else [])[:SIDES] if isinstance(side, dict)
+            _judged(side, limits if isinstance(limits, dict) else {}, causes if isinstance(causes, dict) else {})
+            for side in (sides if isinstance(sides, list) else [])[:SIDES]
+            if isinstance(side, dict)
+        ],
+        "checks": [
+            _check(check) for check in (checks if isinstance(checks, list) else [])[:CHECKS] if isinstance(check, dict)
         ],
     }
 
 
-def _judged(side: dict[str, Any]) -> dict[str, Any]:
+def _outcome(record: dict[str, Any]) -> dict[str, Any]:
+    """`passed` and `verdict`, also of records from before there was UNDECIDED."""
+    passed = outcome_of(record)
+    return {"passed": passed is True, "verdict": outcome_word(passed)}
+
+
+def _check(check: dict[str, Any]) -> dict[str, Any]:
+    between = check.get("between")
+    said = check.get("verdict")
+    return {
+        "name": _text(check.get("name"))[:80],
+        "between": [_text(side)[:40] for side in (between if isinstance(between, list) else [])[:2]],
+        "verdict": said if said in ("PASS", "FAIL", "UNDECIDED") else "not made",
+        "reason": _text(check.get("reason")),
+        "kind": _text(check.get("kind"))[:80],
+        "fix": _text(check.get("fix")),
+    }
+
+
+def _judged(side: dict[str, Any], limits: dict[str, Any], causes: dict[str, Any]) -> dict[str, Any]:
     segments = side.get("segments")
+    allowed = limits.get(str(side.get("side")))
+    known = allowed if isinstance(allowed, dict) else {}
+    cause = causes.get(str(side.get("side")))
     return {
         "side": _text(side.get("side")),
-        "passed": side.get("passed") is True,
+        **_outcome(side),
         "reason": _text(side.get("reason")),
+        "decides": _text(side.get("decides")),
+        "cause": {name: _text(cause.get(name)) for name in ("kind", "words", "fix")}
+        if isinstance(cause, dict)
+        else None,
+        "limits": {name: number(known.get(name)) for name in ("error", "margin")},
         "segments": [
             _segment(segment)
             for segment in (segments if isinstance(segments, list) else [])[:SEGMENTS]
@@ -226,7 +267,7 @@ def _segment(segment: dict[str, Any]) -> dict[str, Any]:
         # JSON knows no infinity; an error of 0 makes the margin one.
         "margin": number(segment.get("margin")),
         "cosine": number(segment.get("cosine")),
-        "passed": segment.get("passed") is True,
+        **_outcome(segment),
         "reason": _text(segment.get("reason")),
     }
 

@@ -20,21 +20,54 @@ def advise(answer: Mapping[str, Any]) -> list[str]:
     if verdict["passed"]:
         return ["Nothing to do: bench and promotion rest on sound wiring."]
     needed, sides = answer["needed"], verdict["sides"]
+    open_ = [side for side in sides if side["verdict"] == "UNDECIDED"]
+    if verdict["verdict"] == "UNDECIDED":
+        return _undecided(open_, verdict["checks"])
     said, told = told, []
+    for check in verdict["checks"]:
+        if check["verdict"] == "FAIL" and check["fix"]:
+            told.append(f"{_WHAT.get(check['name'], check['name'])}: {check['fix']}.")
     # Verify judges the stored features first, then the engine.
-    if sides and not sides[0]["passed"]:
-        told += _features(sides[0], sides[1] if len(sides) > 1 else None, needed)
-    for side in sides[1:]:
-        if not side["passed"]:
+    for at, side in enumerate(verdict["sides"]):
+        if side["passed"] or side in open_:
+            continue
+        cause = side["cause"]
+        if cause is not None and cause["kind"] in _OF_STATES:
+            told.append(f"{side['side'].capitalize()}: {cause['words']}; {cause['fix']}.")
+        elif at == 0:
+            told += _features(side, verdict["sides"][1] if len(verdict["sides"]) > 1 else None, needed)
+        else:
             told += _engine(side, answer)
     agreement, least = verdict["greedy_agreement"], needed["greedy_agreement"]
-    if agreement is not None and least is not None and agreement < least:
+    judged = any(check["name"] == "greedy" for check in verdict["checks"])
+    if not judged and agreement is not None and least is not None and agreement < least:
         told.append(
             "The final states do not predict the engine's own tokens: the final norm, the head or the weights differ "
             "between the reference and the engine. Compare the target's fingerprint and engine.dtype, then extract "
             "again."
         )
     return list(dict.fromkeys(told)) or said
+
+
+_OF_STATES = ("tokens", "normed", "width")
+"""Causes that no choice of layers mends."""
+_WHAT = {
+    "template": "Chat template",
+    "engine_template": "Chat template",
+    "tokens": "Tokens of the features",
+    "loss_mask": "Loss mask",
+    "final_state": "Final state",
+    "greedy": "Greedy agreement",
+    "pairing": "Training",
+    "lint": "Checkpoint",
+}
+
+
+def _undecided(sides: Sequence[Mapping[str, Any]], checks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What would decide it."""
+    told = [f"To decide it: {side['decides']}." for side in sides if side["decides"]]
+    told += [f"To decide it: {check['fix']}." for check in checks if check["verdict"] == "UNDECIDED" and check["fix"]]
+    return list(dict.fromkeys(told)) or [_MORE_PROBES]
 
 
 def _declared(answer: Mapping[str, Any]) -> list[str]:

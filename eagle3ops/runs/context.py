@@ -19,6 +19,7 @@ from eagle3ops.runs.leash import PARENT_VARIABLE, leashed
 from eagle3ops.runs.processes import ProcessId, boot_id, identify, process_table, signal_all
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.spec.models import Pipeline
+from eagle3ops.words import outcome_word
 
 PROGRESS_INTERVAL_S = 0.5
 """Progress reports closer together than this are dropped, except the last one."""
@@ -89,9 +90,19 @@ class Context:
         with self._lock:
             self.findings.identity = identity
 
-    def verdict(self, name: str, passed: bool, reason: str, data: dict[str, Any] | None = None) -> None:
-        """Record the outcome of a check. FAIL does not end the run, but the run then ends with exit code 3."""
-        verdict = {"name": name, "passed": bool(passed), "reason": reason, "data": data or {}}
+    def verdict(self, name: str, passed: bool | None, reason: str, data: dict[str, Any] | None = None) -> None:
+        """Record the outcome of a check: True is PASS, False FAIL, None UNDECIDED.
+
+        FAIL and UNDECIDED do not end the run, but the run then ends with exit code 3. The reason of an undecided one
+        says what would decide it.
+        """
+        verdict = {
+            "name": name,
+            "passed": bool(passed),
+            "verdict": outcome_word(None if passed is None else bool(passed)),
+            "reason": reason,
+            "data": data or {},
+        }
         with self._lock:
             self.findings.verdicts[name] = verdict
         self._emit("verdict", verdict)

@@ -16,6 +16,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
 from eagle3ops.runs.events import read_events
 from eagle3ops.runs.notes import notes_of
+from eagle3ops.words import outcome_of, outcome_word
 
 FORMAT = 2
 """Raised when the table changes; an index of another format is thrown away."""
@@ -87,7 +88,7 @@ def figures(run: RunDirectory) -> Figures:
         if event.kind == "metric" and isinstance(data.get("value"), int | float):
             found.metrics[name] = data["value"]
         elif event.kind == "verdict":
-            found.verdicts[name] = f"{'PASS' if data.get('passed') else 'FAIL'}: {data.get('reason', '')}"
+            found.verdicts[name] = f"{outcome_word(outcome_of(data))}: {data.get('reason', '')}"
         elif event.kind == "artifact":
             found.artifacts[str(data.get("path"))] = str(data.get("note", ""))
     return found

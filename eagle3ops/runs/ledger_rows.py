@@ -22,6 +22,7 @@ from eagle3ops.runs.directory import RunDirectory, runs_folder
 from eagle3ops.runs.events import Event, EventReader
 from eagle3ops.runs.ledger import Ledger, RunSummary
 from eagle3ops.runs.notes import FIELDS, Note, kept_files, notes_file, read_kept, read_notes
+from eagle3ops.words import UNDECIDED, outcome_of
 
 FORMAT = 1
 """Raised when rows change their form."""
@@ -56,7 +57,8 @@ class Folded:
     offset: int = 0
     seq: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    verdicts: dict[str, bool] = field(default_factory=dict)
+    verdicts: dict[str, bool | None] = field(default_factory=dict)
+    """None is UNDECIDED."""
 
     def take(self, event: Event) -> None:
         """Learn from one event; a series (`train/loss_0` of a stage) is no key figure."""
@@ -66,7 +68,7 @@ class Folded:
         if event.kind == "metric" and (figure := _figure(value)) is not None:
             self.metrics[f"{event.stage or 'run'}/{name}"] = figure
         elif event.kind == "verdict":
-            self.verdicts[f"{event.stage or 'run'}/{name}"] = event.data.get("passed") is True
+            self.verdicts[f"{event.stage or 'run'}/{name}"] = outcome_of(event.data)
 
     def read_on(self, path: Path, until: float) -> bool:
         """Read what was added; returns False when `until` (monotonic, s) came first."""
@@ -224,7 +226,7 @@ def _folded(database: sqlite3.Connection, run_id: str) -> Folded:
 
 
 def _row(
-    summary: Mapping[str, Any], metrics: Mapping[str, float], verdicts: Mapping[str, bool], notes: list[Note]
+    summary: Mapping[str, Any], metrics: Mapping[str, float], verdicts: Mapping[str, bool | None], notes: list[Note]
 ) -> str:
     row = {
         **{name: summary.get(name) for name in ("run_id", "name", "job", "status", "exit_code", "cause", "stages")},
@@ -253,10 +255,13 @@ def _newest(notes: list[Note]) -> dict[str, str]:
 def _deleted(run_id: str, about: Mapping[str, Any], notes: list[Note]) -> str:
     figures, verdicts = about.get("figures"), about.get("verdicts")
     metrics = {str(name): figure for name, value in _items(figures) if (figure := _figure(value)) is not None}
-    passed = {str(name): str(value).startswith("PASS") for name, value in _items(verdicts)}
+    passed = {
+        str(name): None if str(value).startswith(UNDECIDED) else str(value).startswith("PASS")
+        for name, value in _items(verdicts)
+    }
     was = str(about.get("status", "deleted"))
     if was == "done" and not all(passed.values()):
-        was = "verdict FAIL"
+        was = "verdict FAIL" if False in passed.values() else f"verdict {UNDECIDED}"
     summary = {"name": run_id[16:].rpartition("-")[0], **about, "run_id": run_id, "status": "deleted", "stages": {}}
     return _row(summary | {"cause": f"deleted; it was {was}", "exit_code": None}, metrics, passed, notes)
 

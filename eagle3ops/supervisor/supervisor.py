@@ -38,6 +38,7 @@ from eagle3ops.supervisor.attempt import STOP_S, Attempt, Ending, cause_of, chan
 from eagle3ops.supervisor.decision import RESTART, Decision
 from eagle3ops.supervisor.keeper import Keeper
 from eagle3ops.supervisor.oom import spare_this_process
+from eagle3ops.words import outcome_of, outcome_word
 
 HEARTBEAT_S = 2.0
 
@@ -48,7 +49,7 @@ class Supervisor:
     def __init__(self, run: RunDirectory) -> None:
         self.run_dir = run
         self.stop_signal: int | None = None
-        self.verdicts: dict[tuple[str, str], bool] = {}
+        self.verdicts: dict[tuple[str, str], bool | None] = {}
         self.state: dict[str, Any] = {}
         self._events: EventLog | None = None
         self._last_beat = 0.0
@@ -123,9 +124,12 @@ class Supervisor:
                 return self._end(ExitCode.INTERRUPTED, "cancelled", f"cancelled by {signal_name(self.stop_signal)}")
             if status["status"] == "failed":
                 return self._end(status["exit_code"], "failed", f"{name}: {status['error']}", status.get("remedy"))
-        failed = sorted(f"{stage}/{name}" for (stage, name), passed in self.verdicts.items() if not passed)
-        if failed:
-            return self._end(ExitCode.VERDICT_FAIL, "done", f"verdict FAIL: {', '.join(failed)}")
+        words = []
+        for outcome in (False, None):
+            named = sorted(f"{stage}/{name}" for (stage, name), passed in self.verdicts.items() if passed is outcome)
+            words += [f"{outcome_word(outcome)}: {', '.join(named)}"] if named else []
+        if words:
+            return self._end(ExitCode.VERDICT_FAIL, "done", f"verdict {'; '.join(words)}")
         return self._end(ExitCode.DONE, "done", None)
 
     def _stage(self, name: str, key: str, registry: Registry, store: Store, watchdog: WatchdogSpec) -> None:
@@ -147,7 +151,7 @@ class Supervisor:
                 self._set(name, "failed", exit_code=1, error=f"its output did not stand the check: {known.reason}")
                 return
             for verdict in known.done.get("verdicts", {}).values():
-                self.verdicts[name, verdict["name"]] = verdict["passed"]
+                self.verdicts[name, verdict["name"]] = outcome_of(verdict)
         else:
             self._reuse(name, known, known.done)
         self._link(name, known)
@@ -167,7 +171,7 @@ class Supervisor:
         for relative, note in done.get("artifacts", {}).items():
             self._note("artifact", {"path": str(known.out / relative), "note": note, "reused": True}, name)
         for verdict in done.get("verdicts", {}).values():
-            self.verdicts[name, verdict["name"]] = verdict["passed"]
+            self.verdicts[name, verdict["name"]] = outcome_of(verdict)
             self._note("verdict", {**verdict, "reused": True}, name)
 
     def _run_stage(self, name: str, key: str, spec: WatchdogSpec) -> None:

@@ -27,3 +27,31 @@ def prompt_states(hidden_states: object) -> Tensor:
     if states.ndim != 2:
         raise Eagle3opsError(f"the engine's hidden states have the shape {list(states.shape)}, not [tokens, width]")
     return states
+
+
+def answer_states(hidden_states: object) -> tuple[Tensor, Tensor]:
+    """The states of the prompt's tokens `[T, 3H]`, and of the tokens that were decoded after it `[N, 3H]`.
+
+    Args:
+        hidden_states: as for `prompt_states`; an engine that speculates may send several rows in one item.
+
+    Raises:
+        Eagle3opsError: they are not rows of numbers, or of another width than the prompt's.
+    """
+    prompt = prompt_states(hidden_states)
+    assert isinstance(hidden_states, list)
+    rows: list[Tensor] = []
+    for item in hidden_states[1:]:
+        try:
+            states = torch.tensor(item, dtype=torch.float32)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise Eagle3opsError(f"the engine's hidden states are not rows of numbers: {error}") from error
+        if states.numel() == 0:
+            continue
+        if states.ndim not in (1, 2) or states.shape[-1] != prompt.shape[1]:
+            raise Eagle3opsError(
+                f"a decoded token's hidden states have the shape {list(states.shape)}, and the prompt's are "
+                f"{prompt.shape[1]} wide"
+            )
+        rows.append(states.view(-1, prompt.shape[1]))
+    return prompt, torch.cat(rows) if rows else prompt.new_zeros(0, prompt.shape[1])

@@ -57,7 +57,10 @@ class Cause:
 
 
 def search(
-    captured: "Sequence[Tensor]", references: "Sequence[Tensor]", normed: "Sequence[Tensor]"
+    captured: "Sequence[Tensor]",
+    references: "Sequence[Tensor]",
+    normed: "Sequence[Tensor]",
+    most: float = MAX_ERROR,
 ) -> list[Held | None]:
     """What each segment holds, over all probes together; None where nothing comes near enough, or two do.
 
@@ -65,6 +68,7 @@ def search(
         captured: of each probe `[T, A * H]`.
         references: of each probe the boundaries, `[n + 1, T, H]`.
         normed: of each probe the final state after the norm, `[T, H]`.
+        most: relative error up to which something comes near enough.
     """
     import torch
 
@@ -86,15 +90,15 @@ def search(
                 apart = (rows[first:last, segment] - known[:, there]).norm(dim=-1) / scale[:, there]
                 total[segment, at] += apart.mean(dim=-1)
     total /= len(captured)
-    return [_nearest(each) for each in total]
+    return [_nearest(each, most) for each in total]
 
 
-def _nearest(errors: "Tensor") -> Held | None:
+def _nearest(errors: "Tensor", most: float) -> Held | None:
     """The candidate that is near enough, and far nearer than any other."""
     flat = errors.flatten()
     order = flat.argsort().tolist()
     best, second = float(flat[order[0]]), float(flat[order[1]])
-    if best > MAX_ERROR or second < MIN_MARGIN * max(best, 1e-9):
+    if best > most or second < MIN_MARGIN * max(best, 1e-9):
         return None
     at, candidate = divmod(order[0], errors.shape[1])
     last = errors.shape[1] - 1

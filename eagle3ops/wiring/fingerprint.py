@@ -33,6 +33,15 @@ class SegmentMatch:
     """Mean L2 norm of the captured vectors."""
     first_values: tuple[float, ...]
     """First values of the last position, to be compared by eye with another tool's print-out."""
+    errors: tuple[float, ...] = ()
+    """Relative error to every boundary."""
+
+    def error_of(self, boundary: int) -> float:
+        """Relative error to one boundary; infinite where it was not kept, or there is no such boundary."""
+        if 0 <= boundary < len(self.errors):
+            return self.errors[boundary]
+        known = {self.runner_up: self.runner_up_error, self.boundary: self.error}
+        return known.get(boundary, float("inf"))
 
     @property
     def margin(self) -> float:
@@ -80,6 +89,7 @@ def match_segments(captured: Tensor, reference: Tensor) -> list[SegmentMatch]:
                 runner_up_error=float(error[second]),
                 norm=float(values.norm(dim=-1).mean()),
                 first_values=tuple(round(float(x), 5) for x in values[-1, :5]),
+                errors=tuple(error.tolist()),
             )
         )
     return matches

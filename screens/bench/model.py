@@ -7,7 +7,8 @@ from typing import Any
 from eagle3ops.screens.bench.loads import LoadFacts, load_facts
 from eagle3ops.screens.bench.sweep import SweepFacts, sweep_facts
 from eagle3ops.screens.feeds.values import mapping, number
-from eagle3ops.words import plain
+from eagle3ops.screens.widgets.status_marks import outcome_mark
+from eagle3ops.words import UNDECIDED, plain
 
 BASELINE = "baseline"
 PROMOTED = "◆"
@@ -62,7 +63,7 @@ class AcceptFacts:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verdict; `passed` is None where it was not made."""
+    """One verdict; `passed` is None where it was not made, or is UNDECIDED, which its reason says."""
 
     name: str
     passed: bool | None
@@ -71,7 +72,9 @@ class Check:
     @property
     def words(self) -> tuple[str, str]:
         """Glyph and word, and their look."""
-        return {True: ("✓ PASS", "good"), False: ("✗ FAIL", "bad"), None: ("· not made", "dim")}[self.passed]
+        if self.passed is None and not self.reason.startswith(UNDECIDED):
+            return "· not made", "dim"
+        return outcome_mark(self.passed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from eagle3ops.narration import lines
 from eagle3ops.runs.events import Event
 from eagle3ops.screens.feeds.series import SeriesBook
-from eagle3ops.words import plain
+from eagle3ops.words import UNDECIDED, outcome_of, plain
 
 NEWEST = 200
 """Runs listed at most; older ones are reached with `eagle3ops runs list`."""
@@ -26,7 +26,7 @@ class RunRow:
     run_id: str
     name: str
     status: str
-    """`running`, `done`, `failed`, `cancelled`, `interrupted`, or `verdict FAIL`."""
+    """`running`, `done`, `failed`, `cancelled`, `interrupted`, `verdict FAIL`, or `verdict UNDECIDED`."""
     since: float
     """When it ended, or else started, in seconds since 1970."""
     cause: str = ""
@@ -79,8 +79,8 @@ class RunDetail:
     path: str
     job: str
     stages: list[StageRow]
-    verdicts: list[tuple[str, bool, str]]
-    """Name, passed, reason."""
+    verdicts: list[tuple[str, bool | None, str]]
+    """Name, passed (None is UNDECIDED), reason."""
     tail: list[tuple[float, str, str]]
     """Time, kind, text; oldest first."""
     cause: str | None = None
@@ -97,9 +97,15 @@ def run_rows(summaries: Sequence[Mapping[str, Any]]) -> list[RunRow]:
     ]
 
 
+def status_of_verdicts(cause: str | None) -> str:
+    """Of a run that is done, and not all of whose verdicts are PASS; `cause` as it says itself."""
+    undecided = (cause or "").startswith(f"verdict {UNDECIDED}")
+    return f"verdict {UNDECIDED}" if undecided else "verdict FAIL"
+
+
 def _row(run_id: str, status: str, state: Mapping[str, Any]) -> RunRow:
     if status == "done" and state.get("exit_code") == 3:
-        status = "verdict FAIL"
+        status = status_of_verdicts(_text(state.get("cause")))
     parts = run_id.split("-", 2)
     name = parts[2] if len(parts) == 3 else run_id
     since = _number(state.get("ended")) or _number(state.get("started")) or _number(state.get("created")) or time.time()
@@ -132,7 +138,7 @@ class RunWatch:
     last_seq: int = 0
     """Number of the last event taken."""
     _paces: dict[str, _Pace] = field(default_factory=dict)
-    _verdicts: dict[tuple[str, str], tuple[bool, str]] = field(default_factory=dict)
+    _verdicts: dict[tuple[str, str], tuple[bool | None, str]] = field(default_factory=dict)
     _tail: "deque[tuple[float, str, str]]" = field(default_factory=lambda: deque(maxlen=TAIL))
     _last: float | None = None
     series: SeriesBook = field(default_factory=SeriesBook)
@@ -179,7 +185,7 @@ class RunWatch:
             self._paces.pop(stage, None)
         if event.kind == "verdict":
             self._verdicts[stage, plain(data.get("name", ""))] = (
-                bool(data.get("passed")),
+                outcome_of(data),
                 plain(data.get("reason", "")),
             )
             rests = data.get("data")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3ops.screens.feeds.values import mapping, number
-from eagle3ops.words import plain
+from eagle3ops.screens.feeds.watching import status_of_verdicts
+from eagle3ops.words import outcome_word, plain
 
 MOST = 100_000
 """Rows held at most."""
@@ -25,7 +26,7 @@ class LedgerRow:
     name: str
     job: str
     status: str
-    """As the run's, or `verdict FAIL`, or `deleted`: only its notes are left."""
+    """As the run's, or `verdict FAIL`, `verdict UNDECIDED`, or `deleted`: only its notes are left."""
     created: float | None
     started: float | None
     ended: float | None
@@ -33,7 +34,8 @@ class LedgerRow:
     stages: tuple[tuple[str, str], ...]
     figures: Mapping[str, float]
     """`stage/name` -> last value."""
-    verdicts: Mapping[str, bool]
+    verdicts: Mapping[str, bool | None]
+    """None is UNDECIDED."""
     notes: int
     note: Mapping[str, str]
     """What was last said as hypothesis, change and outcome."""
@@ -76,13 +78,14 @@ class LedgerRow:
         return self.figure("accept_length_served")
 
     @property
-    def wiring(self) -> bool | None:
-        """The wiring verdict; None where there is none."""
-        return next((passed for name, passed in self.verdicts.items() if name.endswith("/wiring")), None)
+    def wiring(self) -> str:
+        """The wiring verdict in a word; empty where there is none."""
+        found = (outcome_word(passed) for name, passed in self.verdicts.items() if name.endswith("/wiring"))
+        return next(found, "")
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Verdicts that are FAIL."""
+        """Verdicts that are FAIL, or UNDECIDED."""
         return tuple(name for name, passed in self.verdicts.items() if not passed)
 
 
@@ -94,13 +97,13 @@ def read_row(row: object) -> LedgerRow | None:
         return None
     status, exit_code = _text(facts.get("status")) or "?", facts.get("exit_code")
     if status == "done" and exit_code == 3:
-        status = "verdict FAIL"
+        status = status_of_verdicts(_text(facts.get("cause")))
     parts = run_id.split("-", 2)
     name, job, cause = parts[2] if len(parts) == 3 else run_id, _text(facts.get("job")), _text(facts.get("cause"))
     figures = {plain(key): value for key, raw in _items(facts.get("figures")) if (value := number(raw)) is not None}
-    verdicts = {plain(key): passed is True for key, passed in _items(facts.get("verdicts"))}
+    verdicts = {plain(key): None if passed is None else passed is True for key, passed in _items(facts.get("verdicts"))}
     note = {plain(key): _text(text) for key, text in _items(facts.get("note")) if _text(text)}
-    told = [f"{key}:{'pass' if passed else 'fail'}" for key, passed in verdicts.items()]
+    told = [f"{key}:{outcome_word(passed).lower()}" for key, passed in verdicts.items()]
     words = [run_id, job, status, cause, *figures, *told, *note.values()]
     return LedgerRow(
         run_id=run_id,

@@ -11,11 +11,11 @@ from eagle3ops.screens.feeds.watching import age
 from eagle3ops.screens.ledger.book import LedgerRow
 from eagle3ops.screens.widgets.cells import ABSENT, Line, cell
 from eagle3ops.screens.widgets.glyphs import Glyphs
-from eagle3ops.screens.widgets.status_marks import mark
+from eagle3ops.screens.widgets.status_marks import mark, outcome_mark
 from eagle3ops.screens.widgets.wrapping import wrapped
 from eagle3ops.words import human_seconds, plain
 
-SHORT = {"verdict FAIL": "FAIL"}
+SHORT = {"verdict FAIL": "FAIL", "verdict UNDECIDED": "UNDECIDED"}
 """Where the whole word does not fit."""
 NARROW = 70
 """Below this width a run's name is worth more than how long it took."""
@@ -64,7 +64,7 @@ def _columns(short: Sequence[str], more: Sequence[str], width: int, glyphs: Glyp
 def table_line(row: LedgerRow, width: int, glyphs: Glyphs, when: str, *, marked: bool, chosen: bool) -> Line:
     """One run in the table; `when` as `when_words` says."""
     glyph, look = mark(row.status)
-    wiring = {None: ABSENT, True: "✓ PASS", False: "✗ FAIL"}[row.wiring]
+    wiring = {"PASS": "✓ PASS", "FAIL": "✗ FAIL", "UNDECIDED": "? open"}.get(row.wiring, ABSENT)
     count = len(row.verdicts)
     verdicts = f"{count - len(row.failed)}/{count} PASS" if count else ABSENT
     note = row.note.get("outcome") or row.note.get("change") or row.note.get("hypothesis") or ""
@@ -88,7 +88,7 @@ def table_line(row: LedgerRow, width: int, glyphs: Glyphs, when: str, *, marked:
     faded = "dim" if row.status == "deleted" else "plain"
     parts: list[tuple[str, str]] = [(f"{cells[0]} ", "warn" if marked else faded), (f"{cells[1]} ", look)]
     at = 9 if width >= WIDE else 7 if width >= NARROW else 6
-    if row.wiring is False:
+    if row.wiring == "FAIL":
         parts += [(" ".join(cells[2:at]) + " ", faded), (cells[at], "bad")]
         if rest := cells[at + 1 :]:
             parts.append((" " + " ".join(rest), faded))
@@ -148,8 +148,8 @@ def detail_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, widt
         lines += _flow([(f"{mark(status)[0]} {name}", mark(status)[1]) for name, status in row.stages], width, 2)
     lines += _note_lines(row, notes, width)
     if row.verdicts:
-        lines += _flow([(f"{'✓ PASS' if passed else '✗ FAIL'} {name}", "good" if passed else "bad")
-                        for name, passed in row.verdicts.items()], width)  # fmt: skip
+        told = [(outcome_mark(passed), name) for name, passed in row.verdicts.items()]
+        lines += _flow([(f"{word} {name}", look) for (word, look), name in told], width)
     if row.figures:
         lines += _pairs([(name, number_words(value)) for name, value in row.figures.items()], width, glyphs)
     return lines

@@ -9,7 +9,7 @@ from eagle3ops.screens.feeds.values import mapping, number
 from eagle3ops.screens.feeds.watching import RunDetail, RunRow, age
 from eagle3ops.screens.widgets.cells import size
 from eagle3ops.watchdog.incidents.incident import Incident
-from eagle3ops.words import plain
+from eagle3ops.words import UNDECIDED, plain
 
 RECENT_S = 7 * 86400.0
 """A run that ended longer ago waits for nobody."""
@@ -106,6 +106,10 @@ def _runs(rows: Sequence[RunRow], detail: RunDetail | None, now: float) -> list[
     return found
 
 
+_ITS_OWN = ("running", "created", "done", "failed", "interrupted", "verdict FAIL", f"verdict {UNDECIDED}")
+"""Of a run that makes older ones of its pipeline history."""
+
+
 def _history(rows: Sequence[RunRow]) -> set[str | None]:
     """Runs that a newer one of the same pipeline has made history."""
     found: set[str | None] = set()
@@ -114,7 +118,7 @@ def _history(rows: Sequence[RunRow]) -> set[str | None]:
         label = _label(row)
         if label in newer:
             found.add(row.run_id)
-        if row.status in ("running", "created", "done", "failed", "interrupted", "verdict FAIL"):
+        if row.status in _ITS_OWN:
             newer.add(label)
     return found
 
@@ -140,13 +144,18 @@ def _run(row: RunRow, detail: RunDetail | None, now: float) -> Matter | None:
         # Nobody was left to write down when that was.
         text = f"{row.name}, begun {ago}{because.replace(': interrupted: ', ': ')}"
         return Matter(f"run/{row.run_id}", "warn", "interrupted", text, "r resumes it", "run", row.run_id, row.since)
-    failed = next((one for one in detail.verdicts if not one[1]), None) if detail is not None else None
-    if row.status == "verdict FAIL" or (failed is not None and row.status == "running"):
-        names = cause.removeprefix("verdict FAIL: ") if row.status == "verdict FAIL" else ""
+    told = sorted(detail.verdicts, key=lambda one: one[1] is None) if detail is not None else []
+    failed = next((one for one in told if not one[1]), None)
+    judged = row.status in ("verdict FAIL", f"verdict {UNDECIDED}")
+    if judged or (failed is not None and row.status == "running"):
+        names = cause.removeprefix(f"{row.status}: ") if judged else ""
+        open_ = row.status == f"verdict {UNDECIDED}" if judged else failed is not None and failed[1] is None
+        word, look = (UNDECIDED, "warn") if open_ else ("FAIL", "bad")
         which = failed[0] if failed else names
         room, hint = ("wiring", "6 Wiring") if "wiring" in which or not which else ("bench", "8 Bench")
-        text = f"{row.name}: " + (f"{failed[0]}: {failed[2]}" if failed else f"{names or 'a verdict is FAIL'}, {ago}")
-        return Matter(f"run/{row.run_id}", "bad", "FAIL", text, hint, room, row.run_id, row.since)
+        said = f"{failed[0]}: {failed[2]}" if failed else f"{names or f'a verdict is {word}'}, {ago}"
+        text = f"{row.name}: {said}"
+        return Matter(f"run/{row.run_id}", look, word, text, hint, room, row.run_id, row.since)
     if row.status == "running" and detail is not None:
         return _running(row, detail, now)
     return None

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from eagle3ops.screens.feeds.watching import QUIET_S, StageRow, age
 from eagle3ops.screens.widgets.cells import Line, cell
 from eagle3ops.screens.widgets.glyphs import Glyphs, bar
-from eagle3ops.screens.widgets.status_marks import mark
+from eagle3ops.screens.widgets.status_marks import mark, outcome_mark
 from eagle3ops.words import human_seconds
 
 NARROWEST = 15
@@ -86,7 +86,7 @@ def _node(stage: StageRow, room: int, glyphs: Glyphs) -> list[Line]:
 def _box(stage: StageRow, room: int, glyphs: Glyphs) -> list[Line]:
     """Six lines, each exactly `room` wide."""
     sign, look = mark(stage.status)
-    frame = look if stage.status in ("running", "failed", "interrupted", "verdict FAIL") else "dim"
+    frame = look if stage.status in ("running", "failed", "interrupted", "verdict FAIL", "verdict UNDECIDED") else "dim"
     inner = max(0, room - 4)
     corner, side, flat = glyphs.corners, glyphs.side, glyphs.flat
     name = cell(stage.name, min(inner, cell_len(stage.name)), glyphs)
@@ -183,17 +183,16 @@ def now_line(stages: Sequence[StageRow], width: int, glyphs: Glyphs, now: float)
     return ((cell(" ".join(words).rstrip(","), width, glyphs).rstrip(), "warn" if quiet else "plain"),)
 
 
-def verdict_lines(verdicts: Sequence[tuple[str, bool, str]], width: int, glyphs: Glyphs, most: int) -> list[Line]:
+def verdict_lines(
+    verdicts: Sequence[tuple[str, bool | None, str]], width: int, glyphs: Glyphs, most: int
+) -> list[Line]:
     """Badges side by side; those that failed come first, each with its reason in a line of its own."""
     lines: list[Line] = []
-    failed = [one for one in verdicts if not one[1]]
-    for name, _, reason in failed[:most]:
-        lines.append(
-            (
-                ("✗ FAIL", "bad"),
-                (" " + cell(f"{name}  {reason}", max(0, width - 7), glyphs).rstrip(), "plain"),
-            )
-        )
+    failed = sorted((one for one in verdicts if not one[1]), key=lambda one: one[1] is None)
+    for name, outcome, reason in failed[:most]:
+        told, look = outcome_mark(outcome)
+        room = max(0, width - len(told) - 1)
+        lines.append(((told, look), (" " + cell(f"{name}  {reason}", room, glyphs).rstrip(), "plain")))
     row: list[tuple[str, str]] = []
     left = width
     for name, passed, _ in verdicts:

@@ -6,6 +6,7 @@ from eagle3ops.screens.run.parts import Artifact
 from eagle3ops.screens.run.tables import clock_time, wrapped
 from eagle3ops.screens.widgets.cells import ABSENT, Line, cell, size
 from eagle3ops.screens.widgets.glyphs import Glyphs
+from eagle3ops.screens.widgets.status_marks import outcome_mark
 from eagle3ops.words import plain
 
 MOST_EVIDENCE = 200
@@ -70,20 +71,22 @@ def artifact_detail(artifact: Artifact, width: int) -> list[Line]:
     return lines
 
 
-def verdict_line(name: str, passed: bool, reason: str, width: int, glyphs: Glyphs) -> Line:
-    """One verdict."""
-    told, look = ("✓ PASS", "good") if passed else ("✗ FAIL", "bad")
+def verdict_line(name: str, passed: bool | None, reason: str, width: int, glyphs: Glyphs) -> Line:
+    """One verdict; None is UNDECIDED."""
+    told, look = outcome_mark(passed)
     room = min(24, max(8, width // 3))
     return (
         (told + "  ", look),
         (cell(name, room, glyphs), "plain"),
-        ("  " + cell(reason, max(0, width - room - 10), glyphs), "dim" if passed else "plain"),
+        ("  " + cell(reason, max(0, width - room - len(told) - 4), glyphs), "dim" if passed else "plain"),
     )
 
 
-def verdict_detail(name: str, passed: bool, reason: str, evidence: Mapping[str, object], width: int) -> list[Line]:
+def verdict_detail(
+    name: str, passed: bool | None, reason: str, evidence: Mapping[str, object], width: int
+) -> list[Line]:
     """The whole reason, and what it rests on."""
-    told, look = ("✓ PASS", "good") if passed else ("✗ FAIL", "bad")
+    told, look = outcome_mark(passed)
     lines: list[Line] = [((told, look), (f"  {name}", "head"))]
     lines += [((part, "plain"),) for part in wrapped(reason, width)]
     flat = list(_flat(evidence, ""))

@@ -47,6 +47,7 @@ from eagle3ops.screens.widgets.cells import Line
 from eagle3ops.screens.widgets.clipboard import copy
 from eagle3ops.screens.widgets.glyphs import Glyphs
 from eagle3ops.screens.widgets.lines import Lines, Table
+from eagle3ops.words import outcome_word
 
 TALL = 38
 """From so many rows on the stages stay in sight beside what else is looked at."""
@@ -421,7 +422,7 @@ class Run(RunReading):
         if self.tab == "artifacts" and (artifact := self._selected(self.made, lambda row: row.path)):
             return "path", str(artifact.path)
         if self.tab == "verdicts" and (verdict := self._selected(detail.verdicts, lambda row: row[0])):
-            return "verdict", f"{'PASS' if verdict[1] else 'FAIL'} {verdict[0]}: {verdict[2]}"
+            return "verdict", f"{outcome_word(verdict[1])} {verdict[0]}: {verdict[2]}"
         if self.tab == "stages" and (stage := self._selected(detail.stages, lambda row: row.name)):
             return "output folder", str(stage.facts.get("out") or "")
         return None

@@ -13,7 +13,7 @@ from eagle3ops.screens.run.parts import Live, ProcessEntry
 from eagle3ops.screens.widgets.cells import ABSENT, WIDE, Line, amount, cell, size
 from eagle3ops.screens.widgets.glyphs import Glyphs, bar
 from eagle3ops.screens.widgets.status_marks import mark
-from eagle3ops.words import human_seconds, plain
+from eagle3ops.words import UNDECIDED, human_seconds, plain
 
 COLUMNS = 105
 """From this width on a stage's pace has a column of its own."""
@@ -63,10 +63,13 @@ def run_lines(detail: RunDetail, now: float, width: int, *, may_resume: bool = F
     silence = now - detail.last_event if row.status == "running" and detail.last_event is not None else 0.0
     if silence > QUIET_S:
         facts.append(f"nothing said for {age(silence)}")
-    failed = sum(not passed for _, passed, _ in detail.verdicts)
+    failed = sum(passed is False for _, passed, _ in detail.verdicts)
+    undecided = sum(passed is None for _, passed, _ in detail.verdicts)
     verdicts: Line = ()
     if detail.verdicts:
         counted, word, judged = (failed, "FAIL", "bad") if failed else (len(detail.verdicts), "PASS", "dim")
+        if undecided and not failed:
+            counted, word, judged = undecided, UNDECIDED, "warn"
         verdicts = ((f"  {counted} of {len(detail.verdicts)} verdicts {word}", judged),)
     lines: list[Line] = [((told, look), ("  " + "  ".join(facts), "warn" if silence > QUIET_S else "dim"), *verdicts)]
     if detail.cause:

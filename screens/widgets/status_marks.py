@@ -7,6 +7,7 @@ MARKS = {
     "failed": ("✗", "bad"),
     "damaged": ("✗", "bad"),
     "verdict FAIL": ("!", "bad"),
+    "verdict UNDECIDED": ("?", "warn"),
     "cancelled": ("■", "warn"),
     "interrupted": ("◌", "warn"),
     "waiting": ("·", "dim"),
@@ -14,6 +15,11 @@ MARKS = {
     "deleted": ("·", "dim"),
 }
 """Status of a run or of a stage -> its mark, and the name of its look."""
+
+
+def outcome_mark(passed: bool | None) -> tuple[str, str]:
+    """A verdict as a mark with its word, and its look; None is UNDECIDED."""
+    return {True: ("✓ PASS", "good"), False: ("✗ FAIL", "bad"), None: ("? UNDECIDED", "warn")}[passed]
 
 
 def mark(status: str) -> tuple[str, str]:

@@ -2,17 +2,15 @@
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from rich.cells import cell_len, chop_cells
 
-from eagle3ops.screens.feeds.values import mapping, number
 from eagle3ops.screens.feeds.watching import age
 from eagle3ops.screens.widgets.cells import Line, cell
 from eagle3ops.screens.widgets.glyphs import Glyphs
 from eagle3ops.screens.widgets.signs import Signs, signs_of
-from eagle3ops.words import plain
+from eagle3ops.screens.wiring.view import CHECKED, Judged, Segment, Side, WiringView
+from eagle3ops.words import outcome_word, plain
 
 WIDE = 130
 """From this width on map and fingerprints stand side by side."""
@@ -25,152 +23,6 @@ LOW = 30
 """In a pane of fewer rows the reason is put briefly."""
 LEAST_MAP = 8
 """Rows that a map takes at least before it is folded."""
-LAYERS = 2000
-"""More than any target has; a garbled answer does not fill the screen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One fingerprint."""
-
-    number: int
-    trained: int | None
-    served: int | None
-    error: float | None
-    margin: float | None
-    runner_up: int | None
-    cosine: float | None
-    passed: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One side of the verdict."""
-
-    name: str
-    passed: bool
-    segments: tuple[Segment, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What one side says of itself."""
-
-    label: str
-    boundaries: tuple[int, ...]
-    names: Mapping[str, tuple[int, ...]]
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class WiringView:
-    """The answer of `runs.wiring`, with every value of the type it should have."""
-
-    layers: int | None
-    target: str
-    stored: Side
-    trained: Side
-    served: Side
-    passed: bool | None
-    """None where there is no verdict."""
-    reason: str
-    judged: float | None
-    agreement: float | None
-    least_agreement: float | None
-    least_margin: float | None
-    most_error: float | None
-    probes: int | None
-    probe_tokens: int | None
-    sides: tuple[Judged, ...]
-    advice: tuple[str, ...]
-
-    @property
-    def of_stored(self) -> Judged | None:
-        """The verdict on the stored features: verify puts it first."""
-        return self.sides[0] if self.sides else None
-
-    @property
-    def of_engine(self) -> Judged | None:
-        """The verdict on the engine."""
-        return self.sides[1] if len(self.sides) > 1 else None
-
-
-def view_of(answer: Mapping[str, Any]) -> WiringView:
-    """Take an answer in; what is garbled counts as absent."""
-    sides = {str(side.get("side")): side for side in _items(answer.get("sides")) if isinstance(side, Mapping)}
-    verdict, needed, target = (
-        mapping(answer.get("verdict")),
-        mapping(answer.get("needed")),
-        mapping(answer.get("target")),
-    )
-    layers = _whole(answer.get("layers"))
-    passed = verdict.get("passed")
-    named = plain(target.get("name", "")) or plain(target.get("words", ""))
-    about = [f"Target {named}" if target.get("name") else named]
-    if layers is not None:
-        about.append(f"{layers} layers of {_whole(target.get('hidden_size')) or '?'}")
-    if target.get("fingerprint"):
-        about.append(f"fingerprint {plain(target['fingerprint'])[:12]}")
-    return WiringView(
-        layers=layers if layers is not None and 0 < layers <= LAYERS else None,
-        target=", ".join(part for part in about if part),
-        stored=_side(sides.get("stored"), "stored features"),
-        trained=_side(sides.get("trained"), "drafter"),
-        served=_side(sides.get("served"), "engine"),
-        passed=passed if isinstance(passed, bool) else None,
-        reason=plain(verdict.get("reason") or answer.get("words") or ""),
-        judged=number(answer.get("judged")),
-        agreement=number(verdict.get("greedy_agreement")),
-        least_agreement=number(needed.get("greedy_agreement")),
-        least_margin=number(needed.get("margin")),
-        most_error=number(needed.get("error")),
-        probes=_whole(needed.get("probes")),
-        probe_tokens=_whole(needed.get("probe_tokens")),
-        sides=tuple(_judged(side) for side in _items(verdict.get("sides"))[:8] if isinstance(side, Mapping)),
-        advice=tuple(plain(text) for text in _items(answer.get("advice"))[:8]),
-    )
-
-
-def _items(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _whole(value: object) -> int | None:
-    return value if type(value) is int and abs(value) < 1 << 31 else None
-
-
-def _side(side: object, label: str) -> Side:
-    facts = mapping(side)
-    boundaries = tuple(k for k in _items(facts.get("boundaries"))[:64] if _whole(k) is not None)
-    names = {
-        str(name): tuple(k for k in _items(ids)[:64] if _whole(k) is not None)
-        for name, ids in mapping(facts.get("names")).items()
-        if isinstance(ids, list)
-    }
-    return Side(plain(facts.get("label") or label)[:60], boundaries, names, plain(facts.get("words") or ""))
-
-
-def _judged(side: Mapping[str, Any]) -> Judged:
-    segments = [segment for segment in _items(side.get("segments"))[:64] if isinstance(segment, Mapping)]
-    return Judged(
-        plain(side.get("side", ""))[:60],
-        side.get("passed") is True,
-        tuple(
-            Segment(
-                number=at if (given := _whole(segment.get("segment"))) is None else given,
-                trained=_whole(segment.get("trained")),
-                served=_whole(segment.get("served")),
-                error=number(segment.get("error")),
-                margin=number(segment.get("margin")),
-                runner_up=_whole(segment.get("runner_up")),
-                cosine=number(segment.get("cosine")),
-                passed=segment.get("passed") is True,
-                reason=plain(segment.get("reason") or ""),
-            )
-            for at, segment in enumerate(segments)
-        ),
-    )
 
 
 def wiring_lines(
@@ -187,9 +39,12 @@ def wiring_lines(
         map_ = map_lines(view, left, 10_000 if unfolded else below, glyphs)
         room = width - GAP - left
         right = [*fingerprint_lines(view, room, signs, glyphs), *needed_lines(view, room), ()]
+        checks = check_lines(view, room, signs, glyphs)
+        right += [*checks, ()] if checks else []
         return [*top, (), *beside(map_, [*right, *name_lines(view, room, glyphs)], left, GAP)]
     prints = fingerprint_lines(view, width, signs, glyphs)
-    names = [*name_lines(view, width, glyphs), (), *needed_lines(view, width)]
+    checks = check_lines(view, width, signs, glyphs)
+    names = [*checks, *([()] if checks else []), *name_lines(view, width, glyphs), (), *needed_lines(view, width)]
     rest = height - len(top) - len(prints) - 2
     map_ = map_lines(view, width, 10_000 if unfolded else max(LEAST_MAP, rest), glyphs)
     return [*top, (), *map_, (), *prints, (), *names]
@@ -214,17 +69,36 @@ def beside(left: Sequence[Line], right: Sequence[Line], width: int, gap: int) ->
 
 
 def verdict_lines(view: WiringView, width: int, signs: Signs, now: float, *, short: bool = False) -> list[Line]:
-    """PASS or FAIL, why, when, and what to do."""
-    if view.passed is None:
-        mark, look = f"{signs.said} no verdict", "warn"
-    else:
-        mark, look = (f"{signs.yes} PASS", "good") if view.passed else (f"{signs.no} FAIL", "bad")
+    """PASS, FAIL or UNDECIDED, why, when, and what to do."""
+    mark, look = _marked(view.verdict, signs) if view.verdict else (f"{signs.said} no verdict", "warn")
     since = f", judged {age(max(0.0, now - view.judged))} ago" if view.judged is not None else ""
     lines: list[Line] = [((mark, look), (f"  wiring{since}", "dim"))]
     for reason in _briefly(view) if short else view.reason.split("; "):
         lines += _hanging("  ", reason, width, "plain") if reason else []
     for advice in view.advice:
-        lines += _hanging(f"{signs.arrow} ", advice, width, "head" if view.passed is False else "dim")
+        lines += _hanging(f"{signs.arrow} ", advice, width, "head" if view.verdict in ("FAIL", "UNDECIDED") else "dim")
+    return lines
+
+
+def _marked(verdict: str, signs: Signs) -> tuple[str, str]:
+    """A verdict with its mark, and its look."""
+    known = {"PASS": (signs.yes, "good"), "FAIL": (signs.no, "bad"), "UNDECIDED": ("?", "warn")}
+    mark, look = known.get(verdict, ("-", "dim"))
+    return f"{mark} {verdict}", look
+
+
+def check_lines(view: WiringView, width: int, signs: Signs, glyphs: Glyphs) -> list[Line]:
+    """What was compared beside the layers: a line each, and the whole reason of what is no PASS."""
+    if not view.checks:
+        return []
+    lines: list[Line] = [((cell("Beside the layers", width, glyphs).rstrip(), "head"),)]
+    for check in sorted(view.checks, key=lambda one: CHECKED.index(one.verdict)):
+        mark, look = _marked(check.verdict, signs)
+        sides = " and ".join(check.between)
+        told = f"  {check.name}" + (f" ({sides})" if sides else "")
+        lines.append(((mark, look), (cell(told, max(1, width - cell_len(mark)), glyphs).rstrip(), "plain")))
+        if check.verdict != "PASS":
+            lines += _hanging("  ", check.reason, width, "dim" if check.verdict == "not made" else "plain")
     return lines
 
 
@@ -357,7 +231,7 @@ def _column(
         if segment.served is None:
             continue
         mark, look = (signs.yes, "good") if segment.passed else (signs.no, "bad")
-        if not segment.passed and segment.served == segment.trained:
+        if segment.passed is None or (not segment.passed and segment.served == segment.trained):
             mark, look = "?", "warn"
         found[segment.served] = (f"{mark} {_seg(segment.number, wide=wide)}", look)
     return found
@@ -371,8 +245,9 @@ def fingerprint_lines(view: WiringView, width: int, signs: Signs, glyphs: Glyphs
     head = f"{'seg':>3} {'trained':>7} {'found':>6} {'error':>8} {'margin':>8} {'next':>5} {'cosine':>8} "
     lines: list[Line] = [((cell(head, width, glyphs), "head"),)]
     for side in view.sides:
-        mark, look = (f"{signs.yes} PASS", "good") if side.passed else (f"{signs.no} FAIL", "bad")
-        lines.append(((cell(side.name or "side", max(1, width - 8), glyphs).rstrip(), "plain"), (f"  {mark}", look)))
+        mark, look = _marked(outcome_word(side.passed), signs)
+        name = cell(side.name or "side", max(1, width - cell_len(mark) - 2), glyphs).rstrip()
+        lines.append(((name, "plain"), (f"  {mark}", look)))
         for segment in side.segments:
             figures = (
                 (str(segment.number), 3),
@@ -385,7 +260,7 @@ def fingerprint_lines(view: WiringView, width: int, signs: Signs, glyphs: Glyphs
             )
             cells = [cell(text, room, glyphs, right=True) for text, room in figures]
             word = f"{signs.yes} same" if segment.passed else f"{signs.no} differs"
-            if not segment.passed and segment.served == segment.trained:
+            if segment.passed is None or (not segment.passed and segment.served == segment.trained):
                 word = "? unclear"
             lines.append(
                 (
@@ -409,7 +284,7 @@ def needed_lines(view: WiringView, width: int) -> list[Line]:
         "error: relative, to the nearest boundary of the reference model; margin: how many times farther the next is."
     )
     if view.most_error is not None and view.least_margin is not None:
-        told += f" A segment passes up to {view.most_error:g} and from {view.least_margin:g} x."
+        told += f" A segment passes up to {view.most_error:.2g} and from {view.least_margin:.2g} x."
     if view.probes is not None and view.probe_tokens is not None:
         told += f" {view.probes} probes of up to {view.probe_tokens} tokens."
     return [((piece, "dim"),) for piece in wrapped(told, width)]

@@ -11,7 +11,8 @@ from eagle3ops.screens.base import named
 from eagle3ops.screens.room import RunRoom
 from eagle3ops.screens.widgets.clipboard import copy
 from eagle3ops.screens.widgets.lines import Lines
-from eagle3ops.screens.wiring.map import view_of, wiring_lines
+from eagle3ops.screens.wiring.map import wiring_lines
+from eagle3ops.screens.wiring.view import view_of
 
 REPORT = 100
 """Columns of a copied report."""

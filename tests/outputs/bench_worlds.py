@@ -78,6 +78,7 @@ def make_bench_run(
     *,
     failing: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
+    undecided: tuple[str, ...] = (),
     aux_layers: Any = None,
     dtype: str = "float32",
 ) -> RunDirectory:
@@ -89,6 +90,7 @@ def make_bench_run(
         bench: content of `bench.json`.
         failing: verdicts that are FAIL.
         without: verdicts that were not made.
+        undecided: verdicts that are UNDECIDED.
         aux_layers: set by hand for serving.
         dtype: in which it was served.
     """
@@ -110,7 +112,14 @@ def make_bench_run(
 
     def verdicts(*names: str) -> dict[str, Any]:
         return {
-            name: {"name": name, "passed": name not in failing, "reason": f"why {name}", "data": {}}
+            name: {
+                "name": name,
+                "passed": name not in (*failing, *undecided),
+                "reason": f"why {name}",
+                "data": {},
+                # Records from before had no such word.
+                **({"verdict": "UNDECIDED"} if name in undecided else {}),
+            }
             for name in names
             if name not in without
         }

@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.features.format import FeatureHeader, ShardRecord, render_record
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import write_json
-from eagle3ops.wiring.verdict import judge
+from eagle3ops.wiring.fingerprint import SegmentMatch
+from eagle3ops.wiring.verdict import judge, worst_of
 
 RUN = "20261130-054512-demo-bbbb"
 HIDDEN = 4
@@ -101,6 +101,8 @@ def made_run(
     served: Sequence[int] | None = None,
     error: float = 0.01,
     agreement: float = 1.0,
+    checks: Sequence[Mapping[str, Any]] = (),
+    causes: Mapping[str, Any] | None = None,
     serve: Mapping[str, Any] | None = None,
     stages: Sequence[str] = ("fetch", "generate", "extract", "train", "serve", "verify"),
     max_tokens: int = 200,
@@ -143,7 +145,9 @@ def made_run(
         facts = {"server_info": {"aux_boundaries": list(served or trained)}, "launch_line": "python -m x"}
         say(outs["serve"] / "serve.json", facts)
     if "verify" in outs:
-        make_verdict(outs["verify"], AuxLayers(tuple(trained), layers), stored, served, error, agreement)
+        make_verdict(
+            outs["verify"], AuxLayers(tuple(trained), layers), stored, served, error, agreement, checks, causes
+        )
     return run
 
 
@@ -219,16 +223,35 @@ def make_verdict(
     served: Sequence[int] | None,
     error: float,
     agreement: float,
+    checks: Sequence[Mapping[str, Any]] = (),
+    causes: Mapping[str, Any] | None = None,
 ) -> None:
     """`verdict.json`, judged as verify does it."""
 
     def matched(boundaries: Sequence[int], error: float) -> Any:
-        known = {"runner_up_error": 0.6, "cosine": 0.999, "margin": 0.6 / error, "error": error}
-        return [[SimpleNamespace(boundary=k, runner_up=k + 1, **known) for k in boundaries]]
+        def one(at: int, k: int) -> SegmentMatch:
+            # Boundaries that are neither the nearest nor the next lie farther still.
+            far = [1.0] * (trained.num_layers + 1)
+            far[k], far[(k + 1) % len(far)] = error, 0.6
+            return SegmentMatch(at, k, error, 0.999, k + 1, 0.6, 1.0, (), tuple(far))
+
+        return [[one(at, k) for at, k in enumerate(boundaries)]]
 
     sides = [judge("stored features", trained, matched(stored or trained.boundary, 0.01)),
              judge("engine reference", trained, matched(served or trained.boundary, error))]  # fmt: skip
-    passed = all(side.passed for side in sides) and agreement >= 0.95
-    reason = "; ".join(side.reason for side in sides if side.passed == passed) or "the final states disagree"
-    record = {"passed": passed, "reason": reason, "greedy_agreement": agreement}
-    say(folder / "verdict.json", record | {"sides": [side.as_dict() for side in sides]})
+    allowed = {side.side: {"error": 0.06, "margin": 5.0} for side in sides}
+    outcome = worst_of([side.verdict for side in sides])
+    if agreement < 0.95:
+        outcome = "FAIL"
+    reason = "; ".join(side.reason for side in sides if side.verdict == outcome) or "the final states disagree"
+    record = {"passed": outcome == "PASS", "verdict": outcome, "reason": reason, "greedy_agreement": agreement}
+    say(
+        folder / "verdict.json",
+        record
+        | {
+            "sides": [side.as_dict() for side in sides],
+            "checks": list(checks),
+            "causes": causes or {},
+            "limits": allowed,
+        },
+    )

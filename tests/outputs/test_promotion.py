@@ -64,6 +64,7 @@ def test_promoting_and_going_back(tmp_path: Path) -> None:
         ({"failing": ("accept_length",)}, "accept_length is FAIL"),
         ({"failing": ("divergence",)}, "divergence is FAIL"),
         ({"without": ("wiring",)}, "wiring is not proven"),
+        ({"undecided": ("wiring",)}, "wiring is not proven: UNDECIDED: why wiring"),
         ({"without": ("equal_output",)}, "equal_output is not proven"),
         ({"aux_layers": "boundary:1,2,3"}, "aux layers set by hand"),
     ],

@@ -13,6 +13,7 @@ from made_outputs import RUN, made_run, say
 
 from eagle3ops.errors import RequestError
 from eagle3ops.outputs.wiring import parse_verdict, wiring_of
+from eagle3ops.wiring.verdict import MAX_ERROR, MIN_MARGIN
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -44,7 +45,7 @@ def test_sides_that_agree(tmp_path: Path) -> None:
     assert answer["verdict"]["passed"] is True
     assert answer["advice"] == ["Nothing to do: bench and promotion rest on sound wiring."]
     assert answer["needed"] == {
-        "margin": 5.0, "error": 0.1, "greedy_agreement": 0.95, "probes": 3, "probe_tokens": 48
+        "margin": 5.0, "error": 0.06, "greedy_agreement": 0.95, "probes": 3, "probe_tokens": 48
     }  # fmt: skip
 
 
@@ -60,16 +61,61 @@ def test_the_last_boundary_has_no_number_at_hugging_face(tmp_path: Path) -> None
         ({"served": (3, 5, 6)}, "off by +1"),
         ({"served": (5, 4, 2)}, "wrong order"),
         ({"served": (2, 4, 7)}, "layer outputs 1, 3, 4 (SpecForge"),
-        ({"error": 0.4}, "prefix cache"),
-        ({"error": 0.09, "served": (2, 4, 5)}, "Nothing to do"),
+        ({"error": 0.7}, "prefix cache"),
+        ({"error": 0.05, "served": (2, 4, 5)}, "Nothing to do"),
+        ({"error": 0.09, "served": (2, 4, 5)}, "To decide it: measure how far this engine moves"),
         ({"stored": (1, 4, 5)}, "extract again"),
         ({"stored": (3, 5, 6), "served": (3, 5, 6)}, "odd one out"),
         ({"agreement": 0.5}, "final norm"),
+        (
+            {"error": 0.7, "causes": {"engine reference": {"kind": "tokens", "words": "not aligned", "fix": "shift"}}},
+            "Engine reference: not aligned; shift.",
+        ),
     ],
 )
 def test_advice_names_what_is_to_be_done(tmp_path: Path, made: dict[str, Any], words: str) -> None:
     made_run(tmp_path, **made)
     assert words in " ".join(told(tmp_path)["advice"])
+
+
+def test_an_undecided_verdict_is_no_pass(tmp_path: Path) -> None:
+    made_run(tmp_path, error=0.09, served=(2, 4, 5))
+    verdict = told(tmp_path)["verdict"]
+    assert (verdict["verdict"], verdict["passed"]) == ("UNDECIDED", False)
+    assert [side["verdict"] for side in verdict["sides"]] == ["PASS", "UNDECIDED"]
+    assert "0.09" in verdict["reason"]
+    assert "more than the noise that is known" in verdict["reason"]
+
+
+def test_a_record_from_before_there_was_undecided_stays_readable(tmp_path: Path) -> None:
+    made_run(tmp_path, served=(3, 5, 6))
+    (file,) = tmp_path.rglob("verdict.json")
+    record = json.loads(file.read_text())
+    old = {key: value for key, value in record.items() if key not in ("verdict", "checks", "limits")}
+    for side in old["sides"]:
+        side.pop("verdict"), side.pop("decides")
+        for segment in side["segments"]:
+            segment.pop("verdict"), segment.pop("decides")
+    file.write_text(json.dumps(old))
+    answer = told(tmp_path)
+    assert answer["verdict"]["verdict"] == "FAIL"
+    assert [side["verdict"] for side in answer["verdict"]["sides"]] == ["PASS", "FAIL"]
+    assert answer["verdict"]["checks"] == []
+    assert (answer["needed"]["margin"], answer["needed"]["error"]) == (MIN_MARGIN, MAX_ERROR)
+    assert "off by +1" in " ".join(answer["advice"])
+    old_pass = parse_verdict({"passed": True, "sides": []})
+    assert old_pass is not None
+    assert old_pass["verdict"] == "PASS"
+
+
+def test_a_check_that_fails_is_shown_with_what_mends_it(tmp_path: Path) -> None:
+    check = {"name": "engine_template", "between": ["data", "engine"], "verdict": "FAIL", "kind": "doubled_bos",
+             "reason": "the engine begins with two BOS tokens", "fix": "tokenise without"}  # fmt: skip
+    made_run(tmp_path, checks=[check, {"name": 3, "verdict": "perhaps"}], agreement=0.5)
+    answer = told(tmp_path)
+    assert answer["verdict"]["checks"][0]["kind"] == "doubled_bos"
+    assert answer["verdict"]["checks"][1]["verdict"] == "not made"
+    assert "Chat template: tokenise without." in answer["advice"]
 
 
 def test_before_verify_the_declared_layers_are_compared(tmp_path: Path) -> None:
@@ -133,10 +179,21 @@ def test_no_such_run(tmp_path: Path) -> None:
         wiring_of(tmp_path, "nothing")
 
 
+CHECK = st.dictionaries(st.sampled_from(["name", "between", "verdict", "reason"]), JSON)
+SEGMENTS = st.lists(st.dictionaries(st.sampled_from(["segment", "error", "margin", "served"]), JSON), max_size=3)
+VERDICT = st.fixed_dictionaries(
+    {
+        "passed": st.booleans(),
+        "verdict": JSON,
+        "limits": JSON,
+        "checks": JSON | st.lists(CHECK, max_size=3),
+        "sides": JSON | st.lists(st.fixed_dictionaries({"segments": SEGMENTS}), max_size=3),
+    }
+)
+
+
 @settings(max_examples=40)
-@given(JSON | st.fixed_dictionaries({"passed": st.booleans(), "sides": JSON | st.lists(st.fixed_dictionaries(
-    {"segments": st.lists(st.dictionaries(st.sampled_from(["segment", "error", "margin", "served"]), JSON), max_size=3)}
-), max_size=3)}))  # fmt: skip
+@given(JSON | VERDICT)
 def test_any_verdict_file_becomes_json_or_nothing(raw: object) -> None:
     found = parse_verdict(raw)
     if found is not None:
@@ -168,13 +225,16 @@ def test_neither_torch_nor_transformers_is_loaded(tmp_path: Path) -> None:
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize(("served", "code", "words"), [((2, 4, 6), 3, "FAIL"), (None, 0, "PASS")])
+@pytest.mark.parametrize(
+    ("made", "code", "words"),
+    [({"served": (2, 4, 6)}, 3, "FAIL"), ({}, 0, "PASS"), ({"error": 0.09, "served": (2, 4, 5)}, 3, "UNDECIDED")],
+)
 def test_the_command_line_prints_it_and_exits_by_the_verdict(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], served: tuple[int, ...] | None, code: int, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: dict[str, Any], code: int, words: str
 ) -> None:
     from eagle3ops.cli import main
 
-    made_run(tmp_path, served=served)
+    made_run(tmp_path, **made)
     assert main(["runs", "wiring", "last", "--root", str(tmp_path)]) == code
     told = capsys.readouterr().out
     assert told.startswith(RUN)

@@ -54,6 +54,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_an_undecided_verdict_is_neither(root: Path) -> None:
+    with EventLog(RunDirectory(root / "runs" / FIRST).events_file) as log:
+        log.append("verdict", {"name": "wiring", "passed": False, "verdict": "UNDECIDED", "reason": "r"}, "verify")
+    rows = {row["run_id"]: row for row in changes(root)["rows"]}
+    assert rows[FIRST]["verdicts"] == {"verify/wiring": None}
+
+
 def test_rows_hold_figures_and_only_changed_ones_come_again(root: Path) -> None:
     first = changes(root)
     rows = {row["run_id"]: row for row in first["rows"]}

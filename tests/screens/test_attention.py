@@ -80,6 +80,11 @@ def test_the_reason_and_the_way_on() -> None:
     [one] = matters([refused], None, None, [], None, NOW)
     assert (one.word, one.room) == ("refused", "run")
     assert "80 GiB" in one.text
+    [open_] = matters(
+        [row("a-0001", "verdict UNDECIDED", cause="verdict UNDECIDED: verify/wiring")], None, None, [], None, NOW
+    )
+    assert (open_.word, open_.look, open_.room) == ("UNDECIDED", "warn", "wiring")
+    assert "verify/wiring" in open_.text
     bad = row("a-0001", "verdict FAIL")
     [one] = matters([bad], detail(bad, verdicts=[("bench/accept_length", False, "too short")]), None, [], None, NOW)
     assert (one.word, one.room, one.text) == ("FAIL", "bench", "a-0001: bench/accept_length: too short")

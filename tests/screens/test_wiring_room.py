@@ -21,7 +21,8 @@ from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.widgets.cells import Line
 from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
 from eagle3ops.screens.widgets.lines import Lines
-from eagle3ops.screens.wiring.map import fold, view_of, wiring_lines
+from eagle3ops.screens.wiring.map import fold, wiring_lines
+from eagle3ops.screens.wiring.view import view_of
 
 NOW = 1796035900.0
 EVIL = "[bold red]x[/] [@click=app.quit]y[/] \x1b]52;c;aGk=\x07 \u202e"
@@ -41,6 +42,10 @@ SEGMENT = st.fixed_dictionaries(
         for name in ("segment", "trained", "served", "error", "margin", "cosine", "passed")
     },
 )
+CHECK = st.fixed_dictionaries(
+    {}, optional={"name": JSON, "between": JSON | st.lists(st.text(max_size=5)), "reason": JSON,
+                  "verdict": JSON | st.sampled_from(["PASS", "FAIL", "UNDECIDED", "not made"])}
+)  # fmt: skip
 SIDE = st.fixed_dictionaries(
     {}, optional={"side": JSON, "boundaries": JSON | st.lists(st.integers(-1, 90)), "names": JSON, "words": JSON,
                   "label": JSON, "passed": JSON, "segments": st.lists(SEGMENT, max_size=4)}
@@ -51,7 +56,10 @@ ANSWER = st.fixed_dictionaries(
         "layers": JSON | st.integers(0, 90),
         "target": JSON,
         "sides": st.lists(JSON | SIDE, max_size=4),
-        "verdict": JSON | st.fixed_dictionaries({"passed": st.booleans(), "sides": st.lists(SIDE, max_size=3)}),
+        "verdict": JSON
+        | st.fixed_dictionaries(
+            {"passed": st.booleans(), "sides": st.lists(SIDE, max_size=3), "checks": st.lists(CHECK, max_size=3)}
+        ),
         "needed": JSON,
         "advice": st.lists(JSON, max_size=3),
         "judged": JSON,
@@ -100,6 +108,32 @@ def test_eighty_layers_fit_into_24_rows(tmp_path: Path) -> None:
     assert rows["41"].rstrip().endswith("✗ seg 1")
     assert "embedding" in rows["0"]
     assert "none" in rows["80"]
+
+
+def test_an_undecided_verdict_and_its_checks(tmp_path: Path) -> None:
+    checks = [
+        {"name": "template", "between": ["data", "engine"], "verdict": "PASS", "reason": "alike"},
+        {
+            "name": "loss_mask",
+            "between": ["data", "training"],
+            "verdict": "UNDECIDED",
+            "reason": "who knows",
+            "fix": "x",
+        },
+        {"name": "greedy", "between": ["data", "engine"], "verdict": "not made", "reason": "the answers were sampled"},
+    ]
+    made_run(tmp_path, error=0.09, served=(2, 4, 5), checks=checks)
+    for width in (76, 156):
+        lines = texts(wiring_lines(view_of(wiring_of(tmp_path, "last")), width, 40, BLOCKS, NOW))
+        assert lines[0].startswith("? UNDECIDED")
+        text = "\n".join(lines)
+        assert "→ To decide it: measure how far this engine moves" in text
+        assert "engine reference  ? UNDECIDED" in text
+        assert "✗" not in text
+        told = [line[-60:].strip() if width > 100 else line.strip() for line in lines]
+        names = ("? UNDECIDED  loss mask", "who knows", "- not made  greedy", "sampled", "✓ PASS  template")
+        places = [next(at for at, line in enumerate(told) if name in line) for name in names]
+        assert places == sorted(places), told
 
 
 async def test_a_failing_verdict_in_80_by_24(tmp_path: Path) -> None:

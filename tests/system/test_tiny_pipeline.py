@@ -117,6 +117,26 @@ def test_wrong_wiring_on_the_serving_side_fails_and_names_the_layers(
     assert f"trained on {trained}, but {served} is served" in verdict["reason"]
 
 
+def test_an_undecided_wiring_is_no_pass(finished: Path, cache: Path) -> None:
+    """Nothing moves as little as is allowed here, so the verdict has to stay open."""
+    override = "stages.verify.max_error=1e-9"
+    done = run(finished, cache, "--job", "verify", "--spec", "tiny", "--set", override, "--json")
+    assert done.returncode == 3, done.stderr[-2000:]
+    (verdict,) = [
+        event["data"] for line in done.stdout.splitlines() if (event := json.loads(line))["kind"] == "verdict"
+    ]
+    assert (verdict["verdict"], verdict["passed"]) == ("UNDECIDED", False)
+    assert "what would decide it" in verdict["reason"]
+    newest = max((finished / "runs").iterdir(), key=lambda folder: folder.stat().st_mtime)
+    state = json.loads((newest / "state.json").read_text())
+    assert (state["status"], state["exit_code"]) == ("done", 3)
+    assert state["cause"] == "verdict UNDECIDED: verify/wiring"
+    shown = run(finished, cache, "runs", "wiring", newest.name)
+    assert shown.returncode == 3
+    assert "? UNDECIDED" in shown.stdout
+    assert "loss mask (data and training)" in shown.stdout
+
+
 def kill_tree(root: Path) -> bool:
     """SIGKILL every process that works under `root`; whether there was one."""
     doomed: dict[int, psutil.Process] = {}

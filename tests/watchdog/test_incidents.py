@@ -111,6 +111,15 @@ def test_silence_is_told_of_a_living_run_only_and_grows_worse() -> None:
     assert "3 min 00 s" in early.title
 
 
+def test_an_undecided_verdict_warns() -> None:
+    told = {"name": "wiring", "passed": False, "verdict": "UNDECIDED", "reason": "more noise than is known"}
+    made = record(("stage", "verify", {"status": "done"}), ("verdict", "verify", told), status="done")
+    (found,) = [one for one in incidents_of(made, 2000.0) if one.kind == "verdict"]
+    assert (found.severity, found.title) == ("warn", "verify/wiring: UNDECIDED")
+    assert "is not proven" in found.explanation
+    assert found.remedies[0].action == "wiring"
+
+
 def test_verdicts_warnings_interruptions_and_programs() -> None:
     made = record(
         ("stage", "verify", {"status": "running"}),

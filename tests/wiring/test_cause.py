@@ -13,6 +13,7 @@ from eagle3ops.eagle3.target_head import TargetShape
 from eagle3ops.engines.reference.model import Target
 from eagle3ops.wiring.cause import explain, search
 from eagle3ops.wiring.fingerprint import match_segments
+from eagle3ops.wiring.noise import limits
 from eagle3ops.wiring.verdict import judge
 
 LAYERS, TOKENS, PROBES = 8, 24, 2
@@ -62,16 +63,12 @@ class Wiring:
             found.append(torch.cat(parts, dim=-1).roll(-shift, dims=0))
         return found
 
-    def judged(self, trained: AuxLayers, captured: list[Tensor]) -> tuple[bool, Any]:
-        """The verdict, and the cause."""
-        width = captured[0].shape[1] // 32
-        verdict = (
-            judge("engine", trained, [match_segments(c, k) for c, k in zip(captured, self.known, strict=True)])
-            if width == len(trained.boundary)
-            else None
-        )
-        passed = verdict is not None and verdict.passed
-        return passed, explain(trained, search(captured, self.known, self.normed))
+    def judged(self, trained: AuxLayers, captured: list[Tensor]) -> tuple[str, Any]:
+        """The verdict as verify makes it, and the cause."""
+        allowed = limits("bfloat16", "cpu")
+        matches = [match_segments(c, k) for c, k in zip(captured, self.known, strict=True)]
+        cause = explain(trained, search(captured, self.known, self.normed, allowed.unrelated))
+        return judge("engine", trained, matches, allowed).settled(cause).verdict, cause
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
@@ -83,8 +80,8 @@ def test_right_wirings_pass(wiring: Wiring) -> None:
     chance = random.Random(5)
     for _ in range(50):
         boundary = sorted(chance.sample(range(LAYERS + 1), chance.choice((2, 3, 4))))
-        passed, cause = wiring.judged(AuxLayers(tuple(boundary), LAYERS), wiring.capture(boundary))
-        assert passed, boundary
+        verdict, cause = wiring.judged(AuxLayers(tuple(boundary), LAYERS), wiring.capture(boundary))
+        assert verdict == "PASS", boundary
         assert cause is None, (boundary, cause)
 
 
@@ -129,8 +126,8 @@ def test_200_miswirings_are_named(wiring: Wiring) -> None:
     for number in range(200):
         kind = KINDS[number % len(KINDS)]
         trained, captured = miswired(wiring, chance, kind)
-        passed, cause = wiring.judged(trained, captured)
-        assert not passed, (kind, trained)
+        verdict, cause = wiring.judged(trained, captured)
+        assert verdict == "FAIL", (kind, trained)
         assert cause is not None, (kind, trained)
         assert cause.kind == kind, (trained, cause)
         assert cause.words

@@ -43,8 +43,8 @@ def generated(request: Request, event: Event, text: str) -> dict[str, Any]:
     return {"text": text, "output_ids": event.output_ids, "meta_info": meta_info(request, event)}
 
 
-def chat_answer(request: Request, event: Event, text: str, model: str) -> dict[str, Any]:
-    """A `chat.completion`."""
+def chat_answer(request: Request, event: Event, text: str, model: str, *, prompt_ids: bool = False) -> dict[str, Any]:
+    """A `chat.completion`; `prompt_ids` adds the prompt's token ids to its choice."""
     return {
         "id": request.id,
         "object": "chat.completion",
@@ -56,6 +56,7 @@ def chat_answer(request: Request, event: Event, text: str, model: str) -> dict[s
                 "message": {"role": "assistant", "content": text},
                 "logprobs": None,
                 "finish_reason": finish_word(event),
+                **({"prompt_token_ids": list(request.prompt)} if prompt_ids else {}),
             }
         ],
         "usage": usage(request, event),

@@ -100,6 +100,8 @@ class ChatBody(_Strict):
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
+    return_prompt_token_ids: bool = False
+    """As SGLang has it: the answer says what the chat template made of the messages."""
     user: str | None = None
 
     def params(self, room: int) -> SamplingParams:

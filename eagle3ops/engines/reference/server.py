@@ -218,7 +218,8 @@ class Server:
                 usage = body.stream_options is not None and body.stream_options.include_usage
                 return await self._stream_chat(request, ticket, model, usage)
             event = await _ended(ticket)
-            return web.json_response(answers.chat_answer(ticket.request, event, self._decode(event), model))
+            text, told = self._decode(event), body.return_prompt_token_ids
+            return web.json_response(answers.chat_answer(ticket.request, event, text, model, prompt_ids=told))
 
     async def _stream_chat(self, request: web.Request, ticket: Ticket, model: str, usage: bool) -> web.StreamResponse:
         response = await _sse(request)

@@ -12,6 +12,7 @@ from eagle3ops.narration import REMEDIES
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import Event, EventReader
 from eagle3ops.runs.redact import redact
+from eagle3ops.words import outcome_of
 
 T = TypeVar("T")
 
@@ -88,8 +89,8 @@ class Record:
     """Time, status and facts of every end of the run."""
     warnings: "OrderedDict[tuple[str, str], Warned]" = field(default_factory=OrderedDict)
     """(stage, text) -> how often."""
-    verdicts: dict[tuple[str, str], tuple[float, bool, str]] = field(default_factory=dict)
-    """(stage, name) -> time, passed, reason of the last one."""
+    verdicts: dict[tuple[str, str], tuple[float, bool | None, str]] = field(default_factory=dict)
+    """(stage, name) -> time, passed (None is UNDECIDED), reason of the last one."""
     ended_badly: list[Ended] = field(default_factory=list)
     roles: dict[str, str] = field(default_factory=dict)
     """Role -> log, of what was started."""
@@ -114,7 +115,7 @@ class Record:
             self._warn(event.ts, stage, _text(data.get("text")))
         elif event.kind == "verdict":
             name = _text(data.get("name")) or "verdict"
-            self.verdicts[stage, name] = (event.ts, data.get("passed") is True, _text(data.get("reason")))
+            self.verdicts[stage, name] = (event.ts, outcome_of(data), _text(data.get("reason")))
         elif event.kind == "process":
             self._take_process(event.ts, stage, data)
         elif event.kind == "remedy":
