@@ -72,9 +72,10 @@ class Gap:
         )
         if self.kind == "unclear":
             return f"{told}: within noise; more prompts (stages.bench.accept_prompts) would tell"
-        if not self.alarm:
-            return told
         at = next((one for one in self.positions if one.position == self.start), None)
+        if not self.alarm:
+            late = f"; draft position {at.position} differs beyond noise" if at is not None else ""
+            return told + late
         if at is None:
             return f"{told}; no single draft position differs beyond noise" if self.positions else told
         return (
