@@ -224,9 +224,9 @@ def alarm_tables(record: dict[str, Any]) -> "tuple[Table, ...]":
             for name, texts in held
             if texts
         )
-        columns = ("answers", "distinct tokens", "pairs", "triples", "4-grams", "looping")
+        heads = ("answers", "distinct tokens", "pairs", "triples", "4-grams", "looping")
         title = "Text served" if diversity["passed"] else "ALARM: monotonous text"
-        tables.append(Table(title, columns, rows, note=diversity["words"]))
+        tables.append(Table(title, heads, rows, note=diversity["words"]))
     return tuple(tables)
 
 
