@@ -23,7 +23,7 @@ from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.patching.edit import apply_edits
 from eagle3ops.patching.recipe import Recipe
 from eagle3ops.patching.trial import try_import
-from eagle3ops.runs.files import explain_os_error, sync_folder
+from eagle3ops.runs.files import explain_os_error, write_whole
 
 Standing = Literal["applied", "drifted", "cut off"]
 MOST_SOURCE = 32 << 20
@@ -275,20 +275,8 @@ def _whole(entry: dict[str, Any]) -> bool:
 def _replace(path: Path, content: bytes) -> None:
     """Replace a file by a rename, with the permissions it had; a link is followed to what it points to."""
     path = Path(os.path.realpath(path))
-    fresh = path.with_name(f".{path.name}.eagle3ops-{os.getpid()}")
     mode = path.stat().st_mode & 0o7777 if path.exists() else 0o600
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    write_whole(path, lambda fresh: fresh.write_bytes(content), mode=mode)
 
 
 def _digest(content: bytes) -> str:
