@@ -221,6 +221,9 @@ def _add_patch(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentPa
     of_patch = patch.add_subparsers(dest="patch_command", metavar="COMMAND", required=True)
     of_patch.add_parser("list", parents=[common], help="the recipes that come with eagle3ops")
     of_patch.add_parser("status", parents=[common], help="what is applied, and what an upgrade has replaced")
+    of_patch.add_parser(
+        "log", parents=[common], help="what was ever patched and taken back, where, when, by which recipe"
+    )
     for name, text in (
         ("show", "what a recipe would change, as a diff"),
         ("apply", "change it; without --yes the same as show"),

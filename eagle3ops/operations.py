@@ -14,7 +14,7 @@ from eagle3ops.hosts.agent import (
     ops_spec,
 )
 from eagle3ops.hosts.agent.operation import Operation
-from eagle3ops.outputs import ops_drafters, ops_training
+from eagle3ops.outputs import ops_drafters, ops_patches, ops_training
 
 _ALL: tuple[Operation, ...] = (
     *ops_host.OPERATIONS,
@@ -30,6 +30,7 @@ _ALL: tuple[Operation, ...] = (
     *ops_files.OPERATIONS,
     *ops_training.OPERATIONS,
     *ops_drafters.OPERATIONS,
+    *ops_patches.OPERATIONS,
 )
 
 OPERATIONS: dict[str, Operation] = {found.name: found for found in _ALL}

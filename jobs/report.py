@@ -99,6 +99,7 @@ def gather(ctx: Context, spec: ReportSpec) -> "ReportData":
         losses=losses,
         accuracies=accuracies,
         accept=accept(bench["accept"]),
+        alarm=alarm_tables(bench["accept"]),
         timings=timings(bench["timing"]),
         sweep=sweep_tables(swept),
         loads=load_tables(bench),
@@ -193,6 +194,41 @@ def accept(record: dict[str, Any]) -> "tuple[Accept, ...]":
             predicted_histogram=tuple(record.get("predicted_histogram", ())),
         ),
     )
+
+
+def alarm_tables(record: dict[str, Any]) -> "tuple[Table, ...]":
+    """Where served and predicted part, what was found out about it, and whether the answers are text."""
+    from eagle3ops.bench.report_data import Table
+
+    tables = []
+    rows: tuple[tuple[str, ...], ...]
+    if alarm := record.get("alarm"):
+        rows = tuple(
+            (
+                f"{at['position']}{' (here it starts)' if alarm['alarm'] and at['position'] == alarm['start'] else ''}",
+                f"{100 * (at['served'] - at['predicted']):+.1f} points",
+                f"{100 * at['low']:+.1f} to {100 * at['high']:+.1f}",
+                f"{at['tokens']:+.3f}",
+            )
+            for at in alarm["positions"]
+        )
+        columns = ("draft position", "served less predicted", "95 % interval", "tokens a step")
+        title = "ALARM: not what was predicted" if alarm["alarm"] else "Served less predicted"
+        tables.append(Table(title, columns, rows, note=alarm["words"]))
+    if suspects := record.get("suspects"):
+        rows = tuple((one["name"], one["state"], one["why"], one["look"]) for one in suspects)
+        tables.append(Table("What it can be", ("suspect", "state", "why", "what to do"), rows))
+    if diversity := record.get("diversity"):
+        held = (("served", diversity["served"]), ("the data's answers", diversity["data"]))
+        rows = tuple(
+            (name, *(f"{share:.1%}" for share in texts["distinct"]), f"{texts['looping']:.1%}")
+            for name, texts in held
+            if texts
+        )
+        heads = ("answers", "distinct tokens", "pairs", "triples", "4-grams", "looping")
+        title = "Text served" if diversity["passed"] else "ALARM: monotonous text"
+        tables.append(Table(title, heads, rows, note=diversity["words"]))
+    return tuple(tables)
 
 
 def timings(record: dict[str, Any]) -> "tuple[Timing, ...]":

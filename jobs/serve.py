@@ -12,7 +12,9 @@ from pydantic import Field, model_validator
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.footprint import check_layers, engine_forecast, engine_notes, engine_refusal
 from eagle3ops.errors import RequestError
+from eagle3ops.patching.installed import patches_of
 from eagle3ops.runs.context import Context
+from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
@@ -155,6 +157,7 @@ async def started(ctx: Context, setting: "ServeSpec", role: str) -> "AsyncIterat
 
     name = ctx.pipeline.engine.name
     await asyncio.to_thread(refuse_wrong_drafter, name, setting)
+    await asyncio.to_thread(tell_patches, ctx)
     log = ctx.run_dir / "logs" / f"{role}.log"
     async with running(adapter(name), setting, spawn=ctx.spawn, role=role, log=log, tell=ctx) as client:
         yield client
@@ -168,11 +171,19 @@ async def started_fleet(ctx: Context, setting: "ServeSpec", role: str) -> "Async
 
     engine = ctx.pipeline.engine
     await asyncio.to_thread(refuse_wrong_drafter, engine.name, setting)
+    await asyncio.to_thread(tell_patches, ctx)
     async with running_fleet(
         adapter(engine.name), setting, engine.replicas,
         spawn=ctx.spawn, role=role, logs=ctx.run_dir / "logs", tell=ctx,
     ) as fleet:  # fmt: skip
         yield fleet
+
+
+def tell_patches(ctx: Context) -> None:
+    """Put down which patches the environment of the engine has, and how they stand."""
+    for one in patches_of(RunDirectory(ctx.run_dir).root, ctx.pipeline.engine.python):
+        facts = {"site": one.site, "applied": one.applied, "version": one.version, "drifted": list(one.drifted)}
+        ctx.patched(one.recipe, one.standing, facts | {"files": [file for file, _, _ in one.files]})
 
 
 def refuse_wrong_drafter(engine: str, setting: "ServeSpec") -> None:

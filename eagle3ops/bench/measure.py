@@ -12,25 +12,25 @@ from eagle3ops.engines.client import Answer, EngineClient, Sampling
 from eagle3ops.errors import Eagle3opsError
 
 
-def accept_stats(answers: Sequence[Answer]) -> AcceptStats:
-    """Sum the per-request counters of speculative answers.
+def counters(answer: Answer) -> AcceptStats:
+    """The counters of one speculative answer.
 
     Raises:
-        Eagle3opsError: an answer carries none, so the engine did not speculate.
+        Eagle3opsError: it carries none, so the engine did not speculate.
     """
-    parts = []
-    for answer in answers:
-        if answer.verify_steps is None:
-            raise Eagle3opsError("the engine reports no verification steps: it runs without a drafter")
-        parts.append(
-            AcceptStats(
-                answer.verify_steps,
-                answer.correct_drafts or 0,
-                answer.proposed_drafts or 0,
-                tuple(answer.histogram or ()),
-            )
-        )
-    return combine(parts)
+    if answer.verify_steps is None:
+        raise Eagle3opsError("the engine reports no verification steps: it runs without a drafter")
+    return AcceptStats(
+        answer.verify_steps,
+        answer.correct_drafts or 0,
+        answer.proposed_drafts or 0,
+        tuple(answer.histogram or ()),
+    )
+
+
+def accept_stats(answers: Sequence[Answer]) -> AcceptStats:
+    """Sum the counters of speculative answers. Raises as `counters`."""
+    return combine(counters(answer) for answer in answers)
 
 
 async def answer_all(

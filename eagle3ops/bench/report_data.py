@@ -101,6 +101,8 @@ class ReportData:
     accuracies: tuple[Series, ...] = ()
     """One for each TTT step, 0 to 1."""
     accept: tuple[Accept, ...] = ()
+    alarm: tuple[Table, ...] = ()
+    """Served against predicted by draft position, who is suspected where they differ, and how varied the text is."""
     timings: tuple[Timing, ...] = ()
     sweep: tuple[Table, ...] = ()
     """Points and winners, where settings were swept."""

@@ -1,6 +1,7 @@
 """What does `eagle3ops patch` do? Show, apply and take back changes to an installed engine's source."""
 
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 
 from eagle3ops import locations
@@ -24,6 +25,8 @@ def patch(args: Namespace, root: str | None, *, json: bool) -> int:
         return _list(list(shipped().values()), json=json)
     if args.patch_command == "status":
         return _status(journal, json=json)
+    if args.patch_command == "log":
+        return _log(journal, json=json)
     if args.patch_command == "revert":
         back = journal.revert(args.recipe, Path(args.path).absolute() if args.path else None)
         return _done("put back", back, json=json)
@@ -79,6 +82,18 @@ def _status(journal: Journal, *, json: bool) -> int:
     return ExitCode.DONE
 
 
+def _log(journal: Journal, *, json: bool) -> int:
+    deeds = journal.deeds()
+    if json:
+        write_json([asdict(one) for one in deeds])
+    elif not deeds:
+        write("nothing was ever patched")
+    else:
+        rows = [(when(one.at), one.what, one.recipe, one.version or "-", plain(one.site)) for one in deeds]
+        table(("when", "what", "recipe", "engine", "site-packages"), rows)
+    return ExitCode.DONE
+
+
 def _apply(args: Namespace, journal: Journal, recipe: Recipe, *, json: bool) -> int:
     if not args.path:
         raise RequestError("whose source?", remedy="--path SITE_PACKAGES of the engine's environment")
@@ -87,7 +102,7 @@ def _apply(args: Namespace, journal: Journal, recipe: Recipe, *, json: bool) -> 
     sure = args.patch_command == "apply" and args.patch_yes
     if sure:
         python = Path(args.python) if args.python else interpreter_of(site)
-        changes = journal.apply(recipe, site, python, timeout_s=args.timeout)
+        changes = journal.apply(recipe, site, python, timeout_s=args.timeout, version=version)
     else:
         changes = plan(recipe, site)
     if json:

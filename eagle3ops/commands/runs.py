@@ -212,6 +212,8 @@ def _show(desk: Desk, run_id: str, *, json: bool) -> int:
         from eagle3ops.commands.notes import write_notes
 
         write_notes(found["notes"])
+    for recipe, standing in found.get("patches", {}).items():
+        write(f"patch {plain(recipe)}: {plain(standing)}")
     for name, text in found["verdicts"].items():
         write(f"verdict {plain(name)}: {plain(text)}")
     for name, value in found["metrics"].items():

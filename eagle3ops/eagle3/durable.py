@@ -1,8 +1,4 @@
-"""How does a file reach the disk so that a kill or a power cut leaves either all of it or none of it?
-
-The bytes go to a temporary name in the same folder, are synced, take the final name in one rename, and the folder
-itself is synced. A reader therefore never sees half a file under its final name.
-"""
+"""How do weights reach the disk so that a kill or a power cut leaves either all of them or none?"""
 
 import hashlib
 import os
@@ -10,30 +6,24 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from eagle3ops.runs.files import sync_folder
+from eagle3ops.runs.files import write_whole
 
 TMP_SUFFIX = ".tmp"
 """Ends the names of files that are being written; what a kill left under such a name is never read."""
 
 
 def write_durably(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file, then give it the name `path` durably.
+    """`write_whole`, with what went wrong inside a library as the system's own error.
 
     Raises:
         OSError: from the file system (full, read-only, ...); `path` is as it was before.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TMP_SUFFIX}")
     try:
-        write(temporary)
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        write_whole(path, write)
+    except Exception as error:
         if (hidden := _hidden_os_error(error, path)) is not None:
             raise hidden from error
         raise
-    sync_folder(path.parent)
 
 
 def _hidden_os_error(error: BaseException, path: Path) -> OSError | None:

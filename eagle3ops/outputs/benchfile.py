@@ -49,6 +49,55 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """One draft position, served against predicted."""
+
+    position: int
+    served: float
+    predicted: float
+    low: float
+    """Of served less predicted."""
+    high: float
+    tokens: float
+    """What it makes of the gap in accept length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """What served against predicted came to, and what was found out because of it."""
+
+    kind: str
+    """`as predicted`, `unclear`, or an alarm: `short`, `above`."""
+    fired: bool
+    words: str
+    start: int | None
+    """The first draft position that differs beyond noise."""
+    positions: tuple[Position, ...]
+    wiring: bool | None = None
+    """Measured again because of the alarm; None where it was not, or gave no verdict."""
+    wiring_reason: str = ""
+    suspects: tuple[tuple[str, str, str, str], ...] = ()
+    """Name, state (`likely`, `possible`, `cleared`), why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diversity:
+    """Whether what was served is text, or loops."""
+
+    passed: bool
+    words: str
+    looping: float | None
+    """Share of the answers with a loop."""
+    at_limit: float | None
+    distinct: tuple[float, ...]
+    """Distinct 1- to 4-grams over all of an answer, mean."""
+    data_distinct: tuple[float, ...]
+    """The same of the data's own answers."""
+    without_loops: float | None
+    """Accept length over the answers without a loop."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accept:
     """How many tokens a verification step yields, served and as predicted in training."""
 
@@ -65,6 +114,8 @@ class Accept:
     by_position: tuple[float, ...]
     """Acceptance of draft position i given that all before it were accepted."""
     predicted_by_position: tuple[float, ...]
+    alarm: Alarm | None = None
+    diversity: Diversity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +267,58 @@ def _accept(data: object) -> Accept | None:
         predicted_histogram=predicted,
         by_position=numbers(data.get("by_position"), MAX_POSITIONS) or conditional_acceptance(histogram),
         predicted_by_position=conditional_acceptance(predicted),
+        alarm=_alarm(data),
+        diversity=_diversity(data.get("diversity")),
+    )
+
+
+def _alarm(data: Mapping[Any, Any]) -> Alarm | None:
+    raw, wiring = data.get("alarm"), mapping(data.get("wiring"))
+    if not isinstance(raw, Mapping):
+        return None
+    listed, told = raw.get("positions"), data.get("suspects")
+    positions = [_position(one) for one in (listed if isinstance(listed, list) else [])[:MAX_POSITIONS]]
+    suspects = [mapping(one) for one in (told if isinstance(told, list) else [])[:MAX_ITEMS]]
+    return Alarm(
+        kind=text(raw.get("kind"), 40),
+        fired=raw.get("alarm") is True,
+        words=text(raw.get("words"), 1000),
+        start=count(raw.get("start")),
+        positions=tuple(one for one in positions if one is not None),
+        wiring=flag(wiring.get("passed")),
+        wiring_reason=text(wiring.get("reason"), 1000),
+        suspects=tuple(
+            (
+                text(one.get("name"), 40),
+                text(one.get("state"), 40),
+                text(one.get("why"), 600),
+                text(one.get("look"), 300),
+            )
+            for one in suspects
+        ),
+    )
+
+
+def _position(data: object) -> Position | None:
+    found = mapping(data)
+    at = count(found.get("position"))
+    values = [number(found.get(name)) for name in ("served", "predicted", "low", "high", "tokens")]
+    known = [one for one in values if one is not None]
+    return Position(at, *known) if at is not None and len(known) == len(values) else None
+
+
+def _diversity(data: object) -> Diversity | None:
+    if not isinstance(data, Mapping):
+        return None
+    served = mapping(data.get("served"))
+    return Diversity(
+        passed=data.get("passed") is True,
+        words=text(data.get("words"), 1000),
+        looping=number(served.get("looping")),
+        at_limit=number(data.get("at_limit")),
+        distinct=numbers(served.get("distinct"), 4),
+        data_distinct=numbers(mapping(data.get("data")).get("distinct"), 4),
+        without_loops=number(data.get("without_loops")),
     )
 
 

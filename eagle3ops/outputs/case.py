@@ -32,6 +32,9 @@ WORDS = {
     "cancelled": "the run was cancelled before the bench stage was done",
 }
 
+MADE_WHEN_NEEDED = ("wiring_again", "output_diversity")
+"""Verdicts of a bench that are no gap where they are absent: one is made on an alarm, the other is newer than some."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -171,6 +174,9 @@ def _verdicts(out: Output, bench: Bench, verify: Output | None) -> Iterable[Verd
     }
     for name, reason in absent.items():
         yield Verdict(name, "bench", *(_told(told.get(name)) or (None, reason)))
+    for name in MADE_WHEN_NEEDED:
+        if (outcome := _told(told.get(name))) is not None:
+            yield Verdict(name, "bench", *outcome)
 
 
 def _told(outcome: tuple[bool | None, str] | None) -> tuple[bool | None, str] | None:

@@ -23,7 +23,7 @@ from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.patching.edit import apply_edits
 from eagle3ops.patching.recipe import Recipe
 from eagle3ops.patching.trial import try_import
-from eagle3ops.runs.files import explain_os_error, sync_folder
+from eagle3ops.runs.files import explain_os_error, write_whole
 
 Standing = Literal["applied", "drifted", "cut off"]
 MOST_SOURCE = 32 << 20
@@ -58,6 +58,22 @@ class Applied:
     standing: Standing
     drifted: tuple[str, ...]
     """Files that are neither: an upgrade, or somebody's editor, replaced them."""
+    version: str = ""
+    """Of the engine, when it was patched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One line of the journal: what was done to which source."""
+
+    at: float
+    """Seconds since 1970."""
+    what: str
+    """`applied`, `reverted`, `forgotten`, `failed`, `taken back`, or `prepared`: cut off, and not taken back yet."""
+    recipe: str
+    site: str
+    version: str
+    files: tuple[str, ...]
 
 
 def plan(recipe: Recipe, site: Path) -> list[FileChange]:
@@ -114,8 +130,10 @@ class Journal:
         except OSError as error:
             raise explain_os_error(error, self.folder) or Eagle3opsError(f"{self.folder}: {error}") from error
 
-    def apply(self, recipe: Recipe, site: Path, python: Path, *, timeout_s: float = 600.0) -> list[FileChange]:
-        """Change the source; returns what was changed.
+    def apply(
+        self, recipe: Recipe, site: Path, python: Path, *, timeout_s: float = 600.0, version: str | None = None
+    ) -> list[FileChange]:
+        """Change the source; returns what was changed. The `version` of the engine is put down with it.
 
         Raises:
             PatchError: the recipe does not fit.
@@ -132,6 +150,7 @@ class Journal:
                 "event": "prepared",
                 "recipe": recipe.name,
                 "site": str(site),
+                **({"version": version} if version else {}),
                 "files": [[str(one.file), self._keep(one.before), _digest(one.after)] for one in changes],
             }
             self._write(entry)
@@ -195,6 +214,26 @@ class Journal:
             last[str(entry["recipe"]), str(entry["site"])] = entry
         return [self._stand(entry) for entry in last.values() if entry["event"] in ("applied", "prepared")]
 
+    def deeds(self) -> list[Deed]:
+        """What was done, oldest first; what was only begun stands there where nothing tells how it ended."""
+        found: list[Deed] = []
+        for entry in self.entries():
+            at, files = entry.get("at"), tuple(str(file) for file, _, _ in entry["files"])
+            known = isinstance(at, int | float) and not isinstance(at, bool)
+            deed = Deed(
+                float(at) if known else 0.0,  # type: ignore[arg-type]
+                entry["event"],
+                entry["recipe"],
+                entry["site"],
+                _version(entry),
+                files,
+            )
+            begun = next((n for n, one in enumerate(found) if one.what == "prepared" and _same(one, deed)), None)
+            if begun is not None:
+                found.pop(begun)
+            found.append(deed)
+        return found
+
     def entries(self) -> list[dict[str, Any]]:
         """The journal, oldest first; torn and foreign lines are passed over."""
         found = []
@@ -217,7 +256,8 @@ class Journal:
         files = tuple((str(a), str(b), str(c)) for a, b, c in entry["files"])
         at = entry.get("at")
         when = float(at) if isinstance(at, int | float) else 0.0
-        return Applied(str(entry["recipe"]), str(entry["site"]), when, files, standing, tuple(drifted))
+        version = _version(entry)
+        return Applied(str(entry["recipe"]), str(entry["site"]), when, files, standing, tuple(drifted), version)
 
     def _mend(self) -> None:
         """Take back what was cut off: the journal says `prepared`, and no later word."""
@@ -263,6 +303,15 @@ class Journal:
             return file.read(1) == b"\n"
 
 
+def _version(entry: dict[str, Any]) -> str:
+    version = entry.get("version")
+    return version[:80] if isinstance(version, str) else ""
+
+
+def _same(one: Deed, other: Deed) -> bool:
+    return (one.recipe, one.site) == (other.recipe, other.site)
+
+
 def _whole(entry: dict[str, Any]) -> bool:
     files = entry.get("files")
     return (
@@ -275,20 +324,8 @@ def _whole(entry: dict[str, Any]) -> bool:
 def _replace(path: Path, content: bytes) -> None:
     """Replace a file by a rename, with the permissions it had; a link is followed to what it points to."""
     path = Path(os.path.realpath(path))
-    fresh = path.with_name(f".{path.name}.eagle3ops-{os.getpid()}")
     mode = path.stat().st_mode & 0o7777 if path.exists() else 0o600
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    write_whole(path, lambda fresh: fresh.write_bytes(content), mode=mode)
 
 
 def _digest(content: bytes) -> str:

@@ -37,6 +37,8 @@ class Findings:
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     artifacts: dict[str, str] = field(default_factory=dict)
     """Path relative to `out` -> note."""
+    patches: dict[str, str] = field(default_factory=dict)
+    """Recipe -> standing, of what was changed in the source of the engine that it used."""
     identity: str | None = None
     """What downstream stages depend on; None means every byte of the output."""
 
@@ -81,6 +83,14 @@ class Context:
         with self._lock:
             self.findings.artifacts[relative] = note
         self._emit("artifact", {"path": str(path), "note": note})
+
+    def patched(self, recipe: str, standing: str, facts: Mapping[str, Any]) -> None:
+        """Say that an engine of this stage runs changed source; told once, however often it is started."""
+        with self._lock:
+            if self.findings.patches.get(recipe) == standing:
+                return
+            self.findings.patches[recipe] = standing
+        self._emit("info", patch_told(recipe, standing) | {"patch": {**facts, "recipe": recipe, "standing": standing}})
 
     def identify(self, identity: str) -> None:
         """Say what downstream stages depend on, where that is less than every byte of the output.
@@ -163,6 +173,12 @@ class Context:
 
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
         self.events.append(kind, data, self.stage)
+
+
+def patch_told(recipe: str, standing: str) -> dict[str, Any]:
+    """How an event says that an engine was patched."""
+    return {"text": f"the engine's source is patched: {recipe}, {standing}",
+            "patch": {"recipe": recipe, "standing": standing}}  # fmt: skip
 
 
 async def end_group(process: asyncio.subprocess.Process, leader: ProcessId | None) -> None:

@@ -68,4 +68,5 @@ def _standing(run: RunDirectory) -> dict[str, object]:
         "job": row.job,
         "figures": {name: value for name, value in found.metrics.items() if name.count("/") == 1},
         "verdicts": found.verdicts,
+        "patches": found.patches,
     }

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,34 @@ def write_atomic(path: Path, text: str, *, sync: bool = True) -> None:
         text: its new content.
         sync: False skips the flush to disk, for what may be lost in a power cut.
     """
+    # Half a surrogate pair, as names of files and JSON may hold it, is no reason to write nothing.
+    content = text.encode("utf-8", errors="replace")
+    write_whole(path, lambda partial: partial.write_bytes(content), sync=sync)
+
+
+def write_whole(path: Path, write: Callable[[Path], object], *, sync: bool = True, mode: int | None = None) -> None:
+    """Let `write` fill a file beside `path`, which then takes its name in one rename: never half a file under it.
+
+    Args:
+        path: the file to replace.
+        write: is given the other name, under which nothing stands.
+        sync: False skips the flush to disk, for what may be lost in a power cut.
+        mode: permissions of the new file; None leaves those that `write` gave it.
+
+    Raises:
+        OSError: from the file system (full, read-only, ...); `path` is as it was before.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        # Half a surrogate pair, as names of files and JSON may hold it, is no reason to write nothing.
-        with partial.open("w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
+        # Not into what a killed process, or somebody else, left under that name; it may be a link.
+        partial.unlink(missing_ok=True)
+        write(partial)
+        if mode is not None:
+            partial.chmod(mode)
+        if sync:
+            sync_file(partial)
         partial.replace(path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
@@ -83,7 +102,7 @@ _PARTIAL = re.compile(r"\..+\.[0-9]+\.tmp")
 
 
 def remove_partials(folder: Path) -> None:
-    """Delete what `write_atomic` left below a folder where it was killed; only for who is alone in there."""
+    """Delete what `write_whole` left below a folder where it was killed; only for who is alone in there."""
     for path in folder.rglob(".*.tmp"):
         if _PARTIAL.fullmatch(path.name) and path.is_file():
             path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.directory import RunDirectory, find_run, list_runs, runs_folder
-from eagle3ops.runs.events import read_events
+from eagle3ops.runs.events import Event, read_events
 from eagle3ops.runs.notes import notes_of
 from eagle3ops.words import outcome_of, outcome_word
 
@@ -51,6 +51,8 @@ class Figures:
     """`stage/name` -> `PASS: reason` or `FAIL: reason`."""
     artifacts: dict[str, str]
     """Path -> note."""
+    patches: dict[str, str]
+    """Recipe -> standing, of what was changed in the source of the engines that it used."""
 
 
 def summarize(run: RunDirectory) -> RunSummary:
@@ -82,7 +84,7 @@ def _cancelling(said: object) -> str | None:
 
 def figures(run: RunDirectory) -> Figures:
     """Read a run's metrics, verdicts and artifacts from its events."""
-    found = Figures({}, {}, {})
+    found = Figures({}, {}, {}, {})
     for event in read_events(run.events_file):
         data, name = event.data, f"{event.stage}/{event.data.get('name')}"
         if event.kind == "metric" and isinstance(data.get("value"), int | float):
@@ -91,7 +93,20 @@ def figures(run: RunDirectory) -> Figures:
             found.verdicts[name] = f"{outcome_word(outcome_of(data))}: {data.get('reason', '')}"
         elif event.kind == "artifact":
             found.artifacts[str(data.get("path"))] = str(data.get("note", ""))
+        elif (patch := patch_in(event)) is not None:
+            found.patches[patch[0]] = patch[1]
     return found
+
+
+def patch_in(event: Event) -> tuple[str, str] | None:
+    """Recipe and standing, where an event says that an engine's source was patched."""
+    told = event.data.get("patch")
+    if event.kind != "info" or not isinstance(told, Mapping):
+        return None
+    recipe, standing = told.get("recipe"), told.get("standing")
+    if not isinstance(recipe, str) or not recipe or not isinstance(standing, str):
+        return None
+    return recipe[:100], standing[:100]
 
 
 class Ledger:

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from eagle3ops.runs.directory import RunDirectory, runs_folder
 from eagle3ops.runs.events import Event, EventReader
-from eagle3ops.runs.ledger import Ledger, RunSummary
+from eagle3ops.runs.ledger import Ledger, RunSummary, patch_in
 from eagle3ops.runs.notes import FIELDS, Note, kept_files, notes_file, read_kept, read_notes
 from eagle3ops.words import UNDECIDED, outcome_of
 
-FORMAT = 1
+FORMAT = 2
 """Raised when rows change their form."""
 BUDGET_S = 0.3
 """So long one look may read events."""
@@ -59,9 +59,13 @@ class Folded:
     metrics: dict[str, float] = field(default_factory=dict)
     verdicts: dict[str, bool | None] = field(default_factory=dict)
     """None is UNDECIDED."""
+    patches: dict[str, str] = field(default_factory=dict)
+    """Recipe -> standing, of the engines that the run used."""
 
     def take(self, event: Event) -> None:
         """Learn from one event; a series (`train/loss_0` of a stage) is no key figure."""
+        if (patch := patch_in(event)) is not None and len(self.patches) < FIGURES:
+            self.patches[patch[0]] = patch[1]
         name, value = event.data.get("name"), event.data.get("value")
         if not isinstance(name, str) or "/" in name or len(name) > 100:
             return
@@ -78,7 +82,8 @@ class Folded:
             return True
         place = f"{stat.st_dev}:{stat.st_ino}"
         if place != self.place or stat.st_size < self.offset:
-            self.place, self.offset, self.seq, self.metrics, self.verdicts = place, 0, 0, {}, {}
+            self.place, self.offset, self.seq = place, 0, 0
+            self.metrics, self.verdicts, self.patches = {}, {}, {}
         reader = EventReader(path, self.seq, self.offset)
         while stat.st_size > reader.offset:
             if time.monotonic() > until:
@@ -158,7 +163,7 @@ def _answer(
         folded = _folded(database, summary.run_id)
         if not folded.read_on(run.events_file, until):
             pending, stamp = pending + 1, ""
-        row = _row(asdict(summary), folded.metrics, folded.verdicts, read_notes(notes_file(run)))
+        row = _row(asdict(summary), folded, read_notes(notes_file(run)))
         changed.append(_Entry(summary.run_id, stamp, json.dumps(asdict(folded)), row))
     there = {summary.run_id for summary in summaries}
     for path in kept_files(root):
@@ -225,14 +230,14 @@ def _folded(database: sqlite3.Connection, run_id: str) -> Folded:
         return Folded()
 
 
-def _row(
-    summary: Mapping[str, Any], metrics: Mapping[str, float], verdicts: Mapping[str, bool | None], notes: list[Note]
-) -> str:
+def _row(summary: Mapping[str, Any], folded: Folded, notes: list[Note]) -> str:
+    metrics = folded.metrics
     row = {
         **{name: summary.get(name) for name in ("run_id", "name", "job", "status", "exit_code", "cause", "stages")},
         **{name: _figure(summary.get(name)) for name in ("created", "started", "ended")},
         "figures": {name: metrics[name] for name in sorted(metrics, key=_rank)[:FIGURES]},
-        "verdicts": dict(list(verdicts.items())[:FIGURES]),
+        "verdicts": dict(list(folded.verdicts.items())[:FIGURES]),
+        "patches": folded.patches,
         "notes": len(notes),
         "note": _newest(notes),
     }
@@ -263,7 +268,12 @@ def _deleted(run_id: str, about: Mapping[str, Any], notes: list[Note]) -> str:
     if was == "done" and not all(passed.values()):
         was = "verdict FAIL" if False in passed.values() else f"verdict {UNDECIDED}"
     summary = {"name": run_id[16:].rpartition("-")[0], **about, "run_id": run_id, "status": "deleted", "stages": {}}
-    return _row(summary | {"cause": f"deleted; it was {was}", "exit_code": None}, metrics, passed, notes)
+    folded = Folded(metrics=metrics, verdicts=passed, patches=_patches(about.get("patches")))
+    return _row(summary | {"cause": f"deleted; it was {was}", "exit_code": None}, folded, notes)
+
+
+def _patches(value: object) -> dict[str, str]:
+    return {str(name)[:100]: str(standing)[:100] for name, standing in _items(value)[:FIGURES]}
 
 
 def _items(value: object) -> list[tuple[Any, Any]]:

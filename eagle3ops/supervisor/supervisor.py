@@ -20,6 +20,7 @@ from typing import Any
 from eagle3ops.errors import Eagle3opsError, ExitCode
 from eagle3ops.forensics import of_run
 from eagle3ops.runs import environments
+from eagle3ops.runs.context import patch_told
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.family import end_left_behind, left_behind, remember, tree
@@ -170,6 +171,8 @@ class Supervisor:
             self._note("metric", {"name": metric, "value": value, "reused": True}, name)
         for relative, note in done.get("artifacts", {}).items():
             self._note("artifact", {"path": str(known.out / relative), "note": note, "reused": True}, name)
+        for recipe, standing in done.get("patches", {}).items():
+            self._note("info", {**patch_told(recipe, standing), "reused": True}, name)
         for verdict in done.get("verdicts", {}).values():
             self.verdicts[name, verdict["name"]] = outcome_of(verdict)
             self._note("verdict", {**verdict, "reused": True}, name)

@@ -1,9 +1,7 @@
 """Which model is it, exactly? Its place, its shape and a fingerprint over the bytes that decide what it computes."""
 
 import hashlib
-import json
 import os
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, Validat
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.files import read_json, write_json
+from eagle3ops.targets.headers import read_header
 
 Source = Literal["hub", "pypi", "made", "folder"]
 Progress = Callable[[float, float | None, str], None]
@@ -190,38 +189,13 @@ def check_safetensors(path: Path) -> None:
     """
     remedy = "fetch or copy the file again"
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = struct.unpack("<Q", file.read(8))[0] if size >= 8 else 0
-            if not 2 <= length <= size - 8:
-                raise Eagle3opsError(f"{path}: not a whole safetensors file: its header is cut off", remedy=remedy)
-            header = json.loads(file.read(length))
+        tensors, size = read_header(path), path.stat().st_size
     except OSError as error:
         raise Eagle3opsError(f"{path}: cannot be read: {error.strerror}", remedy=remedy) from error
-    except (ValueError, RecursionError) as error:
-        raise Eagle3opsError(f"{path}: not a safetensors file: its header is damaged", remedy=remedy) from error
-    end = _end_of_tensors(header)
-    if end is None:
-        raise Eagle3opsError(f"{path}: not a safetensors file: its header is damaged", remedy=remedy)
-    if end != size - 8 - length:
-        raise Eagle3opsError(
-            f"{path}: torn: holds {size - 8 - length} bytes of tensors, its header names {end}", remedy=remedy
-        )
-
-
-def _end_of_tensors(header: object) -> int | None:
-    """Bytes of tensor data that a header names; None when it is not a header."""
-    if not isinstance(header, dict):
-        return None
-    end = 0
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        span = entry.get("data_offsets") if isinstance(entry, dict) else None
-        if not (isinstance(span, list) and len(span) == 2 and all(type(at) is int and at >= 0 for at in span)):
-            return None
-        end = max(end, span[1])
-    return end
+    except ValueError as error:
+        raise Eagle3opsError(f"{path}: {error}", remedy=remedy) from error
+    if tensors and size != (end := max(one.end for one in tensors.values())):
+        raise Eagle3opsError(f"{path}: torn: holds {size} bytes, its header names {end}", remedy=remedy)
 
 
 def _shape(folder: Path) -> tuple[int, int, int]:

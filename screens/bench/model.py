@@ -17,7 +17,12 @@ VERDICTS = {
     "equal_output": "equal output",
     "accept_length": "accept length",
     "divergence": "divergence",
+    "wiring_again": "wiring again",
+    "output_diversity": "diversity",
 }
+OPTIONAL = ("wiring_again", "output_diversity")
+"""Verdicts that are not missed where they were not made."""
+SUSPECTS = 12
 MOST_POSITIONS = 16
 
 
@@ -47,6 +52,41 @@ class SettingRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PositionFacts:
+    """One draft position: served less predicted, with its interval, and what it makes of the gap."""
+
+    position: float
+    served: float
+    predicted: float
+    low: float
+    high: float
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmFacts:
+    """Served against predicted, and what was found out because of it."""
+
+    kind: str
+    fired: bool
+    words: str
+    start: float | None
+    positions: tuple[PositionFacts, ...]
+    wiring: bool | None
+    wiring_reason: str
+    suspects: tuple[tuple[str, str, str, str], ...]
+    """Name, state, why, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiversityFacts:
+    """Text or loops."""
+
+    passed: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class AcceptFacts:
     """Served against predicted."""
 
@@ -59,6 +99,8 @@ class AcceptFacts:
     predicted_by_position: tuple[float, ...]
     histogram: tuple[float, ...]
     predicted_histogram: tuple[float, ...]
+    alarm: AlarmFacts | None = None
+    diversity: DiversityFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +293,9 @@ def _drafter(row: Mapping[Any, Any]) -> Drafter:
         tokens_per_s=number(row.get("tokens_per_s")),
         accept_length=number(row.get("accept_length")),
         gap=number(mapping(row.get("served")).get("gap")),
-        checks=tuple(Check(name, _flag(checks.get(name)), "") for name in VERDICTS),
+        checks=tuple(
+            Check(name, _flag(checks.get(name)), "") for name in VERDICTS if name in checks or name not in OPTIONAL
+        ),
         promoted=word(row.get("promoted")),
         measured=number(row.get("measured")),
     )
@@ -299,7 +343,44 @@ def _accept(value: object) -> AcceptFacts | None:
         predicted_by_position=_rates(value.get("predicted_by_position")),
         histogram=_counts(value.get("histogram")),
         predicted_histogram=_counts(value.get("predicted_histogram")),
+        alarm=_alarm(value.get("alarm")),
+        diversity=_diversity(value.get("diversity")),
     )
+
+
+def _alarm(value: object) -> AlarmFacts | None:
+    if not isinstance(value, Mapping):
+        return None
+    suspects = [listed(one)[:4] for one in listed(value.get("suspects"))[:SUSPECTS]]
+    return AlarmFacts(
+        kind=word(value.get("kind"), 40),
+        fired=value.get("fired") is True,
+        words=word(value.get("words"), 1000),
+        start=number(value.get("start")),
+        positions=tuple(_positions(value.get("positions"))),
+        wiring=_flag(value.get("wiring")),
+        wiring_reason=word(value.get("wiring_reason"), 1000),
+        suspects=tuple(
+            (word(one[0], 40), word(one[1], 40), word(one[2], 600), word(one[3], 300))
+            for one in suspects if len(one) == 4
+        ),
+    )  # fmt: skip
+
+
+def _positions(value: object) -> Iterable[PositionFacts]:
+    for row in listed(value)[:MOST_POSITIONS]:
+        found = [
+            number(mapping(row).get(name)) for name in ("position", "served", "predicted", "low", "high", "tokens")
+        ]
+        known = [one for one in found if one is not None and abs(one) < 1e6]
+        if len(known) == len(found):
+            yield PositionFacts(*known)
+
+
+def _diversity(value: object) -> DiversityFacts | None:
+    if not isinstance(value, Mapping):
+        return None
+    return DiversityFacts(value.get("passed") is True, word(value.get("words"), 1000))
 
 
 def _rates(value: object) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 def accept_lines(accept: AcceptFacts, width: int, glyphs: Glyphs) -> list[Line]:
     """Accept length served and predicted, the acceptance of each position, and how many drafts were correct."""
-    lines = _accept_words(accept, width)
+    lines = [*_accept_words(accept, width), *alarm_lines(accept, width)]
     lines += _bars("draft position", accept.by_position, accept.predicted_by_position, 1, width, glyphs)
     served, predicted = _shares(accept.histogram), _shares(accept.predicted_histogram)
     lines += _bars("correct drafts", served, predicted, 0, width, glyphs)
@@ -32,6 +32,37 @@ def _accept_words(accept: AcceptFacts, width: int) -> list[Line]:
     if cell_len(head) + 2 + cell_len(rest) <= width:
         return [((head, "head"), (f", {rest}", "plain"))]
     return [((head, "head"),), *(((piece, "plain"),) for piece in wrapped(rest, width))]
+
+
+def alarm_lines(accept: AcceptFacts, width: int) -> list[Line]:
+    """The alarm: where the gap starts, what the wiring measured again says, who is left to suspect, and the text."""
+    alarm, text = accept.alarm, accept.diversity
+    lines: list[Line] = []
+    if alarm is not None and alarm.fired:
+        lines += _painted(f"✗ ALARM  {alarm.words}", "bad", width, most=5)
+        for at in alarm.positions:
+            mark = "▸" if at.position == alarm.start else " "
+            told = (
+                f"{mark} position {at.position:.0f}: {100 * (at.served - at.predicted):+.1f} points "
+                f"({100 * at.low:+.1f} to {100 * at.high:+.1f}), {at.tokens:+.2f} tokens"
+            )
+            lines.append(((told[:width], "bad" if mark == "▸" else "plain"),))
+        word, look = {True: ("✓ PASS", "good"), False: ("✗ FAIL", "bad"), None: ("· no verdict", "warn")}[alarm.wiring]
+        lines += _painted(f"{word}  wiring, measured again: {alarm.wiring_reason or 'not yet'}", look, width, most=4)
+        for name, state, why, look_at in alarm.suspects:
+            if state in ("likely", "possible") and name != "wiring":
+                end = f"; {look_at}" if look_at else ""
+                lines += _painted(f"? {name}, {state}: {why}{end}", "warn", width, most=3)
+    elif alarm is not None and alarm.kind == "unclear":
+        lines += _painted(f"· {alarm.words}", "warn", width, most=4)
+    if text is not None:
+        lines += _painted(f"{'·' if text.passed else '✗ ALARM '} text: {text.words}",
+                          "plain" if text.passed else "bad", width, most=4)  # fmt: skip
+    return lines
+
+
+def _painted(text: str, look: str, width: int, *, most: int) -> list[Line]:
+    return [((piece, look),) for piece in wrapped(text, width, indent=2, most=most)]
 
 
 def _bars(

@@ -36,6 +36,8 @@ class LedgerRow:
     """`stage/name` -> last value."""
     verdicts: Mapping[str, bool | None]
     """None is UNDECIDED."""
+    patches: Mapping[str, str]
+    """Recipe -> standing, of what was changed in the source of its engines."""
     notes: int
     note: Mapping[str, str]
     """What was last said as hypothesis, change and outcome."""
@@ -103,7 +105,9 @@ def read_row(row: object) -> LedgerRow | None:
     figures = {plain(key): value for key, raw in _items(facts.get("figures")) if (value := number(raw)) is not None}
     verdicts = {plain(key): None if passed is None else passed is True for key, passed in _items(facts.get("verdicts"))}
     note = {plain(key): _text(text) for key, text in _items(facts.get("note")) if _text(text)}
+    patches = {plain(key)[:100]: _text(standing)[:100] for key, standing in _items(facts.get("patches"))}
     told = [f"{key}:{outcome_word(passed).lower()}" for key, passed in verdicts.items()]
+    told += [f"patch:{recipe}" for recipe in patches]
     words = [run_id, job, status, cause, *figures, *told, *note.values()]
     return LedgerRow(
         run_id=run_id,
@@ -117,6 +121,7 @@ def read_row(row: object) -> LedgerRow | None:
         stages=tuple((plain(key), _text(stage)) for key, stage in _items(facts.get("stages"))),
         figures=figures,
         verdicts=verdicts,
+        patches=patches,
         notes=int(min(1e6, max(0.0, number(facts.get("notes")) or 0.0))),
         note=note,
         words=" ".join(words).lower(),

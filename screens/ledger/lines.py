@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.cells import cell_len, chop_cells
 
-from eagle3ops.screens.feeds.values import mapping
+from eagle3ops.screens.feeds.values import mapping, number
 from eagle3ops.screens.feeds.watching import age
 from eagle3ops.screens.ledger.book import LedgerRow
 from eagle3ops.screens.widgets.cells import ABSENT, Line, cell
@@ -150,9 +150,55 @@ def detail_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, widt
     if row.verdicts:
         told = [(outcome_mark(passed), name) for name, passed in row.verdicts.items()]
         lines += _flow([(f"{word} {name}", look) for (word, look), name in told], width)
+    if row.patches:
+        lines += _flow([(f"± {recipe} {standing}", "warn") for recipe, standing in row.patches.items()], width)
     if row.figures:
         lines += _pairs([(name, number_words(value)) for name, value in row.figures.items()], width, glyphs)
     return lines
+
+
+def patch_lines(answer: Mapping[str, Any], width: int, glyphs: Glyphs) -> list[Line]:
+    """The patches of this host's engines: what stands now and how, then what was done, the newest first."""
+    standing = [mapping(one) for one in _listed(answer.get("standing"))]
+    deeds = [mapping(one) for one in _listed(answer.get("deeds"))]
+    if not deeds:
+        return [(("No engine was ever patched from here: eagle3ops patch list shows what there is.", "dim"),)]
+    lines: list[Line] = []
+    for one in standing:
+        how = _words(one.get("standing"))
+        look = {"applied": "good", "drifted": "bad"}.get(how, "warn")
+        told = f"{_words(one.get('recipe'))}  since {_since(one.get('applied'))}  {_words(one.get('site'))}"
+        lines.append(((cell(how, 9, glyphs), look), (f" {told}"[: max(0, width - 9)], "plain")))
+        for file in _listed(one.get("drifted"))[:5]:
+            text = f"{_words(file)} is neither the patched nor the original file"
+            lines += _wrapped(text, width, "bad")
+    if not standing:
+        lines.append((("No patch stands now.", "dim"),))
+    head = f"{cell('when', 16, glyphs)} {cell('what', 10, glyphs)} {cell('recipe', 30, glyphs)} "
+    head += f"{cell('engine', 12, glyphs)} files"
+    lines.append(((cell(head, width, glyphs), "head"),))
+    for one in deeds[:100]:
+        files = _listed(one.get("files"))
+        names = ", ".join(_words(file).rpartition("/")[2] for file in files[:4])
+        front = f"{cell(_since(one.get('at')), 16, glyphs)} {cell(_words(one.get('what')), 10, glyphs)} "
+        front += f"{cell(_words(one.get('recipe')), 30, glyphs)} {cell(_words(one.get('version')) or '-', 12, glyphs)} "
+        lines.append(((cell(front + names, width, glyphs), "plain"),))
+    left_out = answer.get("left_out")
+    if isinstance(left_out, int) and left_out > 0:
+        lines.append(((f"{left_out} older ones: eagle3ops patch log", "dim"),))
+    return lines
+
+
+def _listed(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _words(value: object) -> str:
+    return plain(value)[:300] if isinstance(value, str) else ""
+
+
+def _since(value: object) -> str:
+    return _stamp(number(value))
 
 
 def _note_lines(row: LedgerRow, notes: Sequence[Mapping[str, Any]] | None, width: int) -> list[Line]:

@@ -15,7 +15,14 @@ from eagle3ops.screens.base import named
 from eagle3ops.screens.feeds.watching import RunRow
 from eagle3ops.screens.gpus.tables import refusal_lines
 from eagle3ops.screens.ledger.book import ORDERS, Book, LedgerRow
-from eagle3ops.screens.ledger.lines import comparison_lines, detail_lines, table_head, table_line, when_words
+from eagle3ops.screens.ledger.lines import (
+    comparison_lines,
+    detail_lines,
+    patch_lines,
+    table_head,
+    table_line,
+    when_words,
+)
 from eagle3ops.screens.ledger.note_drafts import NoteDrafts
 from eagle3ops.screens.ledger.note_form import NoteForm
 from eagle3ops.screens.room import RunDeeds
@@ -56,6 +63,7 @@ class Ledger(RunDeeds):
                 Binding("space", "mark", "Mark", tooltip="Mark two runs to see what changed between them"),
                 Binding("e", "unfold", "Equal too", show=False, tooltip="Of the comparison also what is equal"),
                 Binding("n", "note", "Note", tooltip="Hypothesis, change, outcome of the run under the cursor"),
+                Binding("p", "patches", "Patches", tooltip="What was changed in the source of this host's engines"),
                 Binding("D", "delete", "Delete", tooltip="Delete the run; its name has to be typed"),
                 Binding("escape", "escape", "Back", show=False, tooltip="Drop the filter, the marks, or go back"),
             ],
@@ -73,6 +81,8 @@ class Ledger(RunDeeds):
         self._moved = False
         self._marks: list[str] = []
         self._unfolded = False
+        self._patches: dict[str, Any] | None = None
+        """The journal, while it is shown in the lower pane."""
         self._comparison: dict[str, Any] | None = None
         self._compared: tuple[str, ...] = ()
         self._notes: dict[str, tuple[int, list[dict[str, Any]]]] = {}
@@ -139,6 +149,7 @@ class Ledger(RunDeeds):
         state = (
             *self._viewed, self._cursor, tuple(self._marks), self._unfolded, id(self._comparison), self._failure, stale,
             self.size, self.runs.selected, self.app.theme, self._widths(), len(self._notes), int(now) // 10,
+            id(self._patches),
         )  # fmt: skip
         if state != self._painted and self.query_one("#ledger-runs").size.width:
             self._painted = state
@@ -242,7 +253,13 @@ class Ledger(RunDeeds):
     def _paint_about(self, now: float) -> None:
         about, glyphs = self.query_one("#ledger-about", Lines), self.console.glyphs
         width = max(1, about.room.width)
-        self.set_class(len(self._marks) == 2, "comparing")
+        self.set_class(len(self._marks) == 2 or self._patches is not None, "comparing")
+        if self._patches is not None:
+            self._entitle("#ledger-about", "Patches of this host's engines", "p shows the run again")
+            failure = self._patches.get("failure")
+            lines: list[Line] = [((piece, "bad"),) for piece in str(failure or "").splitlines()]
+            about.show((), lines or patch_lines(self._patches, width, glyphs))
+            return
         if len(self._marks) == 2:
             self._entitle("#ledger-about", "What changed", "e shows what is equal too" if not self._unfolded else "")
             found = self._comparison
@@ -312,6 +329,8 @@ class Ledger(RunDeeds):
             field.value = ""
             self.remove_class("filtering")
             self.query_one("#ledger-runs").focus()
+        elif self._patches is not None:
+            self.action_patches()
         elif self._marks:
             self._marks = []
             self.look()
@@ -339,6 +358,22 @@ class Ledger(RunDeeds):
             self._compare(*marks)
         self._compared = marks
         self.look()
+
+    def action_patches(self) -> None:
+        """Show the journal of patches, or the run again."""
+        if self._patches is not None:
+            self._patches = None
+            self.look()
+        else:
+            self._read_patches()
+
+    @work(exclusive=True, group="patches", exit_on_error=False)
+    async def _read_patches(self) -> None:
+        try:
+            self._patches = await self.runs.ask("patches.journal")
+        except Eagle3opsError as error:
+            self._patches = {"failure": plain(error)}
+        self._glance()
 
     def action_unfold(self) -> None:
         """Show what is equal too, or only what differs."""

@@ -31,6 +31,10 @@ FULL = ReportData(
     ),
     accuracies=tuple(Series(f"step {k}", tuple((float(x), x / 400 / k) for x in range(0, 300, 5))) for k in (1, 2, 3)),
     accept=(Accept("3/1/4", 1.52, (620.0, 290.0, 70.0, 20.0), 1.55, (600.0, 300.0, 75.0, 25.0)),),
+    alarm=(
+        Table("ALARM: not what was predicted", ("draft position", "tokens"), (("1", "-0.15"),), note="it starts at 1"),
+        Table("What it can be", ("suspect", "state"), (("wiring", "cleared"), ("prompts", "possible"))),
+    ),
     timings=(
         Timing("baseline", (28.1, 29.4, 27.7), 28.4),
         Timing("1/1/2", (33.0, 35.1, 31.2), 33.2, 1.17, 1.10, 1.24, 1.38, True),
@@ -121,7 +125,7 @@ def test_markdown_tables_have_as_many_cells_as_columns() -> None:
             assert len({row.replace("\\|", "").count("|") for row in block}) == 1, block
             assert set(block[1]) <= set("|-: "), block
             block = []
-    assert tables == 8
+    assert tables == 10
     assert "| FAIL | accept\\_length |" in text
     assert "| 1 | 38.0 % | 40.0 % |" in text
 

@@ -5,6 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from eagle3ops.bench.accept import AcceptStats
+from eagle3ops.bench.diversity import judge
+from eagle3ops.bench.gap import hold_against
+from eagle3ops.bench.suspects import Evidence, suspects
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.store import identity_of
 
@@ -43,6 +47,24 @@ def bench_json(low: float = 1.2, value: float = 1.35, high: float = 1.5, **more:
             "predicted": 2.15,
             "predicted_histogram": [290, 205, 150, 105],
             "gap": -0.023,
+            "alarm": {
+                "kind": "as predicted",
+                "alarm": False,
+                "words": "served 2.100 against 2.150 predicted",
+                "start": None,
+                "positions": [
+                    {"position": 1, "served": 0.6, "predicted": 0.613, "low": -0.06, "high": 0.04, "tokens": -0.02},
+                ],
+            },
+            "diversity": {
+                "passed": True,
+                "words": "2% of 96 answers loop",
+                "at_limit": 0.1,
+                "without_loops": 2.08,
+                "alarms": [],
+                "served": {"distinct": [0.5, 0.7, 0.8, 0.9], "looping": 0.02},
+                "data": {"distinct": [0.5, 0.7, 0.8, 0.9], "looping": 0.02},
+            },
         },
         "timing": {
             "batch": 1,
@@ -54,6 +76,29 @@ def bench_json(low: float = 1.2, value: float = 1.35, high: float = 1.5, **more:
         },
         "divergence": {"passed": True, "prompts": 16, "noise": 0.1, "bound": 0.2, "divergences": []},
     } | more
+
+
+def alarmed_json() -> dict[str, Any]:
+    """What `bench` writes where the accept length falls short from draft position 2 on, and some answers loop."""
+    texts = [list(range(at, at + 64)) for at in range(18)] + [[1, 2] * 32] * 2
+    served = [AcceptStats(90, 75, 270, (40, 35, 5, 10)) for _ in texts]
+    gap = hold_against((400, 100, 150, 250), served, 0.05)
+    diversity = judge(texts, ["stop"] * 18 + ["length"] * 2, served, texts)
+    known = Evidence(
+        gap=gap, diversity=diversity, wiring=True, wiring_reason="boundaries 2, 4, 5, as in training", temperature=0.0,
+        same_text=0.4, served_prompts=20, heldout_prompts=96, limit=64, longest=64,
+    )  # fmt: skip
+    record = bench_json()
+    record["accept"] |= {
+        "served": gap.served,
+        "predicted": gap.predicted,
+        "gap": gap.relative,
+        "alarm": gap.as_json(),
+        "diversity": diversity.as_json(),
+        "wiring": {"passed": True, "reason": known.wiring_reason},
+        "suspects": [one.as_json() for one in suspects(known)],
+    }
+    return record
 
 
 def stage(root: Path, name: str, key: str, files: dict[str, str], **done: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-from bench_worlds import bench_json
+from bench_worlds import alarmed_json, bench_json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +26,13 @@ PATHS = (
     ("accept",),
     ("accept", "histogram"),
     ("accept", "predicted"),
+    ("accept", "alarm"),
+    ("accept", "alarm", "positions"),
+    ("accept", "alarm", "start"),
+    ("accept", "wiring"),
+    ("accept", "suspects"),
+    ("accept", "diversity"),
+    ("accept", "diversity", "served"),
     ("equality", "differ"),
     ("divergence", "divergences"),
 )
@@ -60,6 +67,22 @@ def test_any_value_in_any_place(path: tuple[str, ...], value: Any) -> None:
     assert bench.why
     for setting in bench.settings:
         assert setting.speedup is None or setting.speedup.low <= setting.speedup.high
+
+
+def test_an_alarm_is_read_whole() -> None:
+    written = alarmed_json()
+    bench = parse_bench(json.loads(json.dumps(written)))
+    assert bench is not None
+    assert bench.accept is not None
+    alarm = bench.accept.alarm
+    assert alarm is not None
+    assert (alarm.kind, alarm.fired, alarm.start, alarm.wiring) == ("short", True, 2, True)
+    assert [one.position for one in alarm.positions] == [1, 2, 3]
+    assert alarm.words == written["accept"]["alarm"]["words"]
+    assert len(alarm.suspects) == len(written["accept"]["suspects"])
+    assert alarm.suspects[0][:2] == ("drafting", "likely")
+    assert bench.accept.diversity is not None
+    assert bench.accept.diversity.looping == 0.1
 
 
 def test_what_it_says() -> None:

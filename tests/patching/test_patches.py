@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from eagle3ops import cli
 from eagle3ops.errors import Eagle3opsError, RequestError
+from eagle3ops.outputs.ops_patches import journal_below
 from eagle3ops.patching import transaction
 from eagle3ops.patching.edit import PatchError, apply_edits
+from eagle3ops.patching.installed import patches_of
 from eagle3ops.patching.recipe import KINDS, Recipe, RecipeError, parse_recipe, shipped
 from eagle3ops.patching.transaction import Journal, plan
 from eagle3ops.patching.trial import TrialFailed, try_import
@@ -334,6 +336,55 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new(site: Path, tmp_path: Pa
             assert {file: file.read_bytes() for file in old} == old
     assert steps > 50
     assert mixed >= 1
+
+
+def test_the_journal_tells_every_deed_and_how_the_rest_stands(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, recipe = Journal(tmp_path), parse_recipe(RECIPE, "toy")
+    python = Path(sys.executable)
+    journal.apply(recipe, site, python, version="1.0")
+    journal.revert("toy")
+    journal.apply(recipe, site, python, version="1.1")
+    (site / "toyengine" / "model.py").write_text("# an upgrade\n")
+    deeds = journal.deeds()
+    assert [(one.what, one.version) for one in deeds] == [("applied", "1.0"), ("reverted", ""), ("applied", "1.1")]
+    assert deeds == sorted(deeds, key=lambda one: one.at)
+    assert {one.files for one in deeds} == {(str(site / "toyengine" / "model.py"),)}
+    answer = journal_below(tmp_path)
+    stands = [(one["recipe"], one["standing"], one["version"]) for one in answer["standing"]]
+    assert stands == [("toy", "drifted", "1.1")]
+    assert [one["what"] for one in answer["deeds"]] == ["applied", "reverted", "applied"]
+    json.dumps(answer)
+    assert cli.main(["patch", "log", "--root", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("applied") == 2
+    assert "reverted" in said
+    # One that was cut off stands there until it is taken back, and once after.
+    with journal.file.open("a") as file:
+        line = {"event": "prepared", "recipe": "toy", "site": "/x", "files": [["/x/a.py", "0", "1"]], "at": 1.0}
+        file.write(json.dumps(line) + "\n")
+    assert journal.deeds()[-1].what == "prepared"
+    with journal.alone():
+        assert [one.what for one in journal.deeds()][-1:] == ["taken back"]
+
+
+def test_the_patches_of_an_engine_are_those_in_its_environment(site: Path, tmp_path: Path) -> None:
+    journal, recipe = Journal(tmp_path), parse_recipe(RECIPE, "toy")
+    home = tmp_path / "venv"
+    inside = home / "lib" / "python3.12" / "site-packages"
+    inside.parent.mkdir(parents=True)
+    site.rename(inside)
+    (home / "bin").mkdir()
+    (home / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "link").symlink_to(home)
+    journal.apply(recipe, inside, Path(sys.executable))
+    for python in (home / "bin" / "python", tmp_path / "link" / "bin" / "python"):
+        assert [one.recipe for one in patches_of(tmp_path, str(python))] == ["toy"]
+    assert patches_of(tmp_path, None) == []
+    assert patches_of(tmp_path, str(tmp_path / "other" / "bin" / "python")) == []
+    journal.revert("toy")
+    assert patches_of(tmp_path, str(home / "bin" / "python")) == []
 
 
 def test_two_at_once_take_turns(site: Path, tmp_path: Path) -> None:

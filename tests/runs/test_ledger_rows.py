@@ -61,6 +61,22 @@ def test_an_undecided_verdict_is_neither(root: Path) -> None:
     assert rows[FIRST]["verdicts"] == {"verify/wiring": None}
 
 
+def test_a_run_says_which_patches_its_engine_had(root: Path) -> None:
+    run = RunDirectory(root / "runs" / FIRST)
+    with EventLog(run.events_file) as log:
+        log.append("info", {"text": "x", "patch": {"recipe": "toy", "standing": "applied"}}, "serve")
+        log.append("info", {"text": "x", "patch": {"recipe": "toy", "standing": "drifted"}}, "bench")
+        for wrong in ("toy", {"recipe": 3, "standing": "applied"}, {"recipe": "", "standing": "x"}, {"recipe": "y"}):
+            log.append("info", {"text": "x", "patch": wrong}, "serve")
+        log.append("warn", {"text": "x", "patch": {"recipe": "no", "standing": "applied"}}, "serve")
+    assert {row["run_id"]: row["patches"] for row in changes(root)["rows"]} == {FIRST: {"toy": "drifted"}, SECOND: {}}
+    assert show(root, FIRST)["patches"] == {"toy": "drifted"}
+    add_note(run, hypothesis="kept")
+    delete_run(run)
+    gone = next(row for row in changes(root)["rows"] if row["run_id"] == FIRST)
+    assert (gone["status"], gone["patches"]) == ("deleted", {"toy": "drifted"})
+
+
 def test_rows_hold_figures_and_only_changed_ones_come_again(root: Path) -> None:
     first = changes(root)
     rows = {row["run_id"]: row for row in first["rows"]}

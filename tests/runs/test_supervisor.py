@@ -15,6 +15,8 @@ from toy_world import Toy, prepare
 from eagle3ops.errors import Refused
 from eagle3ops.runs.family import left_behind
 from eagle3ops.runs.files import read_json
+from eagle3ops.runs.ledger import show
+from eagle3ops.runs.ledger_rows import changes
 from eagle3ops.runs.orders import cancel
 from eagle3ops.runs.processes import identify, is_alive
 from eagle3ops.runs.starts import launch, spawn
@@ -39,6 +41,9 @@ def test_a_run_does_all_stages_and_the_next_one_none(toy: Toy) -> None:
     assert again.returncode == 0
     assert again.stderr.count("done before, skipped") == 3
     assert "PASS  use/joined" in again.stderr
+    # What was measured with a patched engine stays so when it is taken over.
+    runs = [row["run_id"] for row in changes(toy.root)["rows"]]
+    assert [show(toy.root, run)["patches"] for run in runs] == [{"toy-recipe": "applied"}] * 2
     manifest = read_json(toy.last().artifacts / "manifest.json")
     assert manifest is not None
     assert [entry["path"] for entry in manifest["use"]] == ["joined"]

@@ -164,6 +164,7 @@ class Use(Job):
                 await process.wait()
         parts = sorted(ctx.inputs["make"].glob("part-*"), key=lambda path: int(path.name.split("-")[1]))
         (ctx.out / "joined").write_text("\n".join(path.read_text() for path in parts))
+        ctx.patched("toy-recipe", "applied", {"site": "/venv/site-packages"})
         ctx.verdict("joined", spec.passed, "all parts are there" if spec.passed else "a part is wrong")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_worlds import FINGERPRINT, bench_json, make_bench_run
+from bench_worlds import FINGERPRINT, alarmed_json, bench_json, make_bench_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
 def real_answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the host answers about a run that is promoted."""
     root = tmp_path_factory.mktemp("answer")
-    run = make_bench_run(root, FIRST)
+    run = make_bench_run(root, FIRST, alarmed_json())
     outputs.promote(root, run=run.run_id, reason="why not", forced=True)
     answer: dict[str, Any] = json.loads(json.dumps(outputs.bench(root, run.run_id)))
     return answer | {"drafters": outputs.list_drafters(root)["drafters"]}
@@ -232,6 +232,20 @@ def test_any_answer_is_painted(real_answer: dict[str, Any], data: st.DataObject)
         assert width < 76 or cell_len(text) <= width, text
 
 
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_alarm_says_where_it_starts_and_who_is_left(real_answer: dict[str, Any], width: int) -> None:
+    lines = bench_lines(bench_facts(real_answer), "3/1/4", width, 60, BLOCKS)
+    text = "\n".join("".join(part for part, _ in line) for line in lines)
+    said = " ".join(text.split())
+    assert "ALARM served" in said
+    assert "▸ position 2:" in said
+    assert "wiring, measured again: boundaries 2, 4, 5, as in training" in said
+    assert "? drafting, likely:" in said
+    assert "? prompts, possible:" in said
+    assert "text: 10% of 20 answers loop" in said
+    assert "template" not in said
+
+
 @given(st.text(), st.integers(8, 90), st.integers(0, 6))
 def test_wrapping_loses_nothing_and_fits(text: str, width: int, indent: int) -> None:
     text = plain(text)
@@ -269,9 +283,9 @@ def test_the_mark_at_one_tells_better_from_worse() -> None:
         ({}, None, "· 4 not made"),
         (dict.fromkeys(VERDICTS, True), None, "✓ PASS"),
         (dict.fromkeys(VERDICTS, True), "3/1/4", "✓ PASS ◆3/1/4"),
-        (dict.fromkeys(VERDICTS, True) | {"wiring": False, "accept_length": False}, "3/1/4", "✗ 2 of 4 FAIL"),
+        (dict.fromkeys(VERDICTS, True) | {"wiring": False, "accept_length": False}, "3/1/4", "✗ 2 of 6 FAIL"),
         (dict.fromkeys(VERDICTS, True) | {"wiring": False}, None, "✗ FAIL wiring"),
-        (dict.fromkeys(VERDICTS, True) | {"accept_length": False}, None, "✗ 1 of 4 FAIL"),
+        (dict.fromkeys(VERDICTS, True) | {"accept_length": False}, None, "✗ 1 of 6 FAIL"),
     ],
 )
 def test_a_narrow_list_of_drafters_cuts_no_verdict(verdicts: Any, promoted: Any, told: str) -> None:

@@ -20,7 +20,14 @@ from eagle3ops.runs.notes import notes_of
 from eagle3ops.runs.processes import identify
 from eagle3ops.screens.app import ConsoleApp
 from eagle3ops.screens.ledger.book import ORDERS, Book, LedgerRow, matcher, read_row
-from eagle3ops.screens.ledger.lines import comparison_lines, detail_lines, table_head, table_line, when_words
+from eagle3ops.screens.ledger.lines import (
+    comparison_lines,
+    detail_lines,
+    patch_lines,
+    table_head,
+    table_line,
+    when_words,
+)
 from eagle3ops.screens.ledger.note_drafts import NoteDrafts
 from eagle3ops.screens.ledger.room import Ledger
 from eagle3ops.screens.widgets.glyphs import ASCII, BLOCKS
@@ -244,6 +251,33 @@ NAMES = st.sampled_from(
 )
 
 
+async def test_patches_of_a_run_and_of_its_host(root: Path) -> None:
+    with EventLog(root / "runs" / "20261130-054512-newer-bbbb" / "events.jsonl") as log:
+        told = {"recipe": "sglang-toy", "standing": "applied", "site": EVIL}
+        log.append("info", {"text": "x", "patch": told}, "serve")
+    (root / "patches").mkdir()
+    lines = [
+        {"at": NOW, "event": "applied", "recipe": "sglang-toy", "site": "/venv/site", "version": "0.5.14",
+         "files": [["/venv/site/sglang/model.py", "0" * 64, "1" * 64]]},
+        {"at": NOW + 60, "event": "applied", "recipe": EVIL, "site": "/b", "files": []},
+        {"at": NOW + 90, "event": "reverted", "recipe": EVIL, "site": "/b", "files": []},
+    ]  # fmt: skip
+    (root / "patches" / "journal.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    app = ConsoleApp(str(root))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("9")
+        await until(pilot, "4 runs by newest")
+        await pilot.press("slash", *"patch", "colon", *"sglang", "enter")
+        await until(pilot, "1 of 4 runs", "newer-bbbb", "± sglang-toy applied")
+        await pilot.press("p")
+        text = await until(pilot, "Patches of this host's engines", "drifted", "/venv/site", "0.5.14", "model.py")
+        assert "is neither the patched nor the original file" in text
+        assert text.index("reverted") < text.rindex("sglang-toy")
+        assert not {"\x1b", "\x07", "\u202e"} & set(text)
+        await pilot.press("p")
+        await until(pilot, "± sglang-toy applied")
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(NAMES, JSON),
@@ -267,6 +301,7 @@ def test_any_answer_gives_lines_of_the_width_without_control_characters(
         for one in book.view(words, order):
             lines.append(table_line(one, width, glyphs, when_words(one, NOW), marked=unfolded, chosen=unfolded))
             lines += detail_lines(one, [facts] if unfolded else None, width, glyphs)
+    lines += patch_lines(answer | {"standing": [facts, answer], "deeds": [facts, words, answer]}, width, glyphs)
     for line in lines:
         text = "".join(piece for piece, _ in line)
         assert text.isprintable() or not text

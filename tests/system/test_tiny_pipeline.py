@@ -1,5 +1,6 @@
 """The whole pipeline on the tiny target with real processes: to the end, wired wrongly on purpose, and killed."""
 
+import asyncio
 import json
 import os
 import random
@@ -14,6 +15,17 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
+from eagle3ops import jobs
+from eagle3ops.answers import read_answers
+from eagle3ops.jobs import alarm
+from eagle3ops.jobs.bench import Bench, BenchSpec, served_answers
+from eagle3ops.jobs.report import alarm_tables
+from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
+from eagle3ops.outputs.benchfile import parse_bench
+from eagle3ops.runs.context import Context
+from eagle3ops.runs.events import EventLog
+from eagle3ops.spec.load import load_pipeline
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -135,6 +147,77 @@ def test_an_undecided_wiring_is_no_pass(finished: Path, cache: Path) -> None:
     assert shown.returncode == 3
     assert "? UNDECIDED" in shown.stdout
     assert "loss mask (data and training)" in shown.stdout
+
+
+@pytest.mark.parametrize("ids", [None, [3, 5, 6]], ids=["wired-rightly", "wired-wrongly"])
+def test_a_prediction_that_is_not_met_has_the_wiring_measured_again(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[int] | None
+) -> None:
+    """The real engine is asked, the alarm fires, and a second engine is started and measured as verify does it."""
+    shutil.copytree(finished / "stages", tmp_path / "stages")
+    folder = min((finished / "runs").iterdir())
+    state = json.loads((folder / "state.json").read_text())["stages"]
+    inputs = {name: tmp_path / "stages" / f"{name}-{stage['key'][:16]}" for name, stage in state.items()}
+    # As if the drafter had been far better in training: nearly every draft right.
+    file = inputs["train"] / "prediction.json"
+    prediction = json.loads(file.read_text())
+    prediction["accept_length"]["3"] |= {"accept_length": 3.4, "histogram": [60, 40, 40, 400]}
+    file.write_text(json.dumps(prediction))
+    pipeline = load_pipeline(folder / "spec.yaml", jobs.specs())
+    stage = pipeline.stages["serve"]
+    assert isinstance(stage, ServeStageSpec)
+    if ids is not None:
+        wrong = {"aux_layers": {"convention": "boundary", "ids": ids}}
+        stage = ServeStageSpec.model_validate(stage.model_dump() | wrong)
+        pipeline = pipeline.model_copy(update={"stages": {**pipeline.stages, "serve": stage}})
+    spec = pipeline.stages["bench"]
+    assert isinstance(spec, BenchSpec)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    (tmp_path / "logs").mkdir()
+    out = tmp_path / "stages" / "bench-0000"
+    out.mkdir()
+    ctx = Context(
+        pipeline=pipeline, spec=spec, stage="bench", out=out, run_dir=tmp_path,
+        inputs={name: path for name, path in inputs.items() if name in Bench.needs}, cache=tmp_path,
+        events=EventLog(tmp_path / "events.jsonl"),
+    )  # fmt: skip
+    rows = [row for row in read_answers(inputs["generate"] / "answers.jsonl") if row.split == "heldout"]
+
+    async def bench() -> dict[str, Any]:
+        setting = serve_spec(ctx, stage, stage.speculation)
+        async with started(ctx, setting, "engine-bench") as client:
+            answers = await served_answers(ctx, spec, client, rows)
+        record, held = alarm.hold(ctx, spec, stage, rows, answers)
+        assert held.alarm
+        return record | await alarm.investigate(ctx, spec, held)
+
+    record = asyncio.run(bench())
+    assert record["alarm"]["kind"] == "short"
+    assert record["alarm"]["start"] == 1
+    assert record["wiring"]["passed"] is (ids is None)
+    suspects = {one["name"]: one["state"] for one in record["suspects"]}
+    assert suspects["wiring"] == ("cleared" if ids is None else "likely")
+    assert suspects["weights"] == "cleared"
+    told = [event for event in events(tmp_path) if event["kind"] == "verdict"]
+    assert {event["stage"] for event in told} == {"bench"}
+    given = {event["data"]["name"]: event["data"] for event in told}
+    assert set(given) == set(ctx.findings.verdicts) == {"accept_length", "output_diversity", "wiring_again"}
+    assert given["accept_length"]["passed"] is False
+    assert given["wiring_again"]["passed"] is (ids is None)
+    if ids is not None:
+        assert "boundary 3 (output of layer 2) is served" in given["wiring_again"]["reason"]
+    # The same record is told to the Bench room and the report.
+    told_of = parse_bench({"timing": {"settings": {"3/1/4": {}}}, "accept": record})
+    assert told_of is not None
+    assert told_of.accept is not None
+    assert told_of.accept.alarm is not None
+    assert told_of.accept.alarm.wiring is (ids is None)
+    assert [table.title for table in alarm_tables(record)][:2] == ["ALARM: not what was predicted", "What it can be"]
+    # Where the hidden states are gone, nothing can be measured, and that is said.
+    shutil.rmtree(inputs["extract"])
+    passed, why = asyncio.run(alarm.wiring_again(ctx))
+    assert passed is None
+    assert "gone" in why
 
 
 def kill_tree(root: Path) -> bool:

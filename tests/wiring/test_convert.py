@@ -17,6 +17,7 @@ from eagle3ops.eagle3.drafter import Drafter
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.convert.convert import convert
 from eagle3ops.wiring.convert.forms import ConversionRefused
+from eagle3ops.wiring.lint.rope_checks import read_rope
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 ENGINES = ("sglang", "vllm", "both")
@@ -108,6 +109,22 @@ def test_every_form_arrives_whole(form: str, to: str, tmp_path: Path) -> None:
     for name, one in written.items():
         assert torch.equal(one, torch.from_numpy(original[name])), name
     assert set(original) - set(written) <= ({"t2d"} if form == "modelopt" else set())
+
+
+@pytest.mark.parametrize("to", ENGINES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_scaled_rope_arrives_as_it_was(form: str, to: str, tmp_path: Path) -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64}  # fmt: skip
+    made = good("sglang")
+    made.config["rope_parameters"] = {"rope_theta": 10000.0, **rope}
+    made.target["rope_scaling"] = rope
+    FORMS[form](made)
+    drafter, target = made.write(tmp_path)
+    assert convert(drafter, target, to, tmp_path / "out").findings == ()
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert read_rope(config) == read_rope(made.target)
+    assert read_rope(config).scaled == "llama3 (factor 8, original_max_position_embeddings 64)"
 
 
 @pytest.mark.parametrize("to", ENGINES)

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eagle3ops.errors import RequestError
-from eagle3ops.wiring.lint.checkpoint import read_header
+from eagle3ops.targets.headers import floats as decoded
+from eagle3ops.targets.headers import read_header
 from eagle3ops.wiring.lint.lint import lint
 from eagle3ops.wiring.lint.parameters import Latent, Sizes, parameters
 
@@ -57,6 +58,34 @@ def file(change: Callable[[Path], object]) -> Change:
 
 def both(*changes: Change) -> Change:
     return lambda made: [change(made) for change in changes]
+
+
+def scaled(**changes: Any) -> Change:
+    """A drafter with these in place of its `rope_parameters`."""
+    return both(config(**changes), without("rope_parameters"))
+
+
+def without_length(rope: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in rope.items() if name != ORIGINAL}
+
+
+def half_target(made: Made) -> None:
+    """A target in another type than its drafter."""
+    rows = made.target_tensors["model.embed_tokens.weight"]
+    made.target_tensors["model.embed_tokens.weight"] = rows.astype("float16")
+
+
+def padded(made: Made) -> None:
+    """A target whose embedding has rows to spare."""
+    rows = made.target_tensors["model.embed_tokens.weight"]
+    made.target_tensors["model.embed_tokens.weight"] = np.concatenate((rows, np.zeros((3, H), dtype=rows.dtype)))
+
+
+ORIGINAL = "original_max_position_embeddings"
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 64}
+YARN = {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 64}
+LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [1.0, 4.0], ORIGINAL: 64}
+SECTIONS = {"type": "mrope", "rope_type": "default", "mrope_section": [1, 1]}
 
 
 def floats(*shape: int) -> Any:
@@ -127,6 +156,7 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "a variant on our engine": (OURS, config(norm_output=True), "switch-unsupported"),
     "rope of no kind": (SG14, config(rope_parameters={"rope_type": "spiral"}), "rope-unknown"),
     "rope without its factor": (SG14, config(rope_parameters={"rope_type": "yarn"}), "rope-incomplete"),
+    "rope is a word": (VLLM, config(rope_scaling="yarn"), "rope-unknown"),
     "rope of a list": (SG14, config(rope_parameters={"rope_type": []}), "rope-unknown"),
     "the config is a pipe": (
         SG14, file(lambda folder: pipe(folder / "config.json")), "config-unreadable",
@@ -137,6 +167,61 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "rope told twice": (SG14, config(rope_theta=5e5), "rope-twice"),
     "rope not told": (SG14, without("rope_theta", "rope_parameters"), "rope-missing"),
     "rope of another target": (SG14, config(rope_theta=5e5, rope_parameters=None), "rope-differs"),
+    "rope told twice, in both forms": (
+        SG14, config(rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_parameters={"rope_type": "default"}),
+        "rope-twice",
+    ),
+    "rope of two types": (
+        SG14, config(rope_parameters={"rope_type": "linear", "type": "dynamic", "factor": 2.0}), "rope-twice",
+    ),
+    "rope for each type of layer": (
+        VLLM, config(rope_parameters={"full_attention": {"rope_type": "default"}}), "rope-nested",
+    ),
+    "long rope without its factors": (VLLM, config(rope_parameters={"rope_type": "longrope"}), "rope-incomplete"),
+    "dynamic rope of no size": (VLLM, config(rope_parameters={"rope_type": "dynamic"}), "rope-incomplete"),
+    "DeepSeek's rope without its length": (
+        VLLM, both(latent, config(rope_parameters={"rope_type": "deepseek_yarn", "factor": 4.0})), "rope-incomplete",
+    ),
+    "llama3's rope without its length": (
+        SG14, both(scaled(rope_scaling=without_length(LLAMA3)), target(rope_scaling={**LLAMA3, ORIGINAL: 256})),
+        "rope-original-missing",
+    ),
+    "rope not scaled, for a target that is": (SG14, target(rope_scaling=LLAMA3), "rope-scaling-differs"),
+    "rope scaled, for a target that is not": (VLLM, scaled(rope_scaling=LLAMA3), "rope-scaling-differs"),
+    "rope scaled by another factor": (
+        SG23, both(scaled(rope_scaling=YARN), target(rope_scaling={**YARN, "factor": 8.0})), "rope-scaling-differs",
+    ),
+    "rope scaled from another length": (
+        VLLM, both(scaled(rope_scaling=YARN), target(rope_scaling={**YARN, ORIGINAL: 128})), "rope-scaling-differs",
+    ),
+    "rope scaled in another way": (
+        VLLM, both(scaled(rope_scaling=YARN), target(rope_scaling=LLAMA3)), "rope-scaling-differs",
+    ),
+    "long rope by other factors": (
+        VLLM, both(scaled(rope_scaling=LONG), target(rope_scaling={**LONG, "long_factor": [1.0, 9.0]})),
+        "rope-scaling-differs",
+    ),
+    "rope scaled, on our engine": (
+        OURS, both(scaled(rope_scaling=LLAMA3), target(rope_scaling=LLAMA3)), "rope-unsupported",
+    ),
+    "half a head turned, for a target that turns all": (
+        VLLM, config(partial_rotary_factor=0.5), "rope-scaling-differs",
+    ),
+    "half a head turned, said where SGLang does not look": (
+        SG14,
+        both(config(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5}),
+             target(partial_rotary_factor=0.5)),
+        "rope-share-not-read",
+    ),
+    "no sections, for a target of text and pictures": (SG14, target(rope_scaling=SECTIONS), "rope-sections-missing"),
+    "a factor of attention, on SGLang": (
+        SG14,
+        both(*(change(rope_scaling={**YARN, "attention_factor": 1.2}) for change in (scaled, target))),
+        "rope-not-read",
+    ),
+    "linear rope, with a compressed cache": (
+        SG14, both(latent, config(rope_parameters={"rope_type": "linear", "factor": 2.0})), "rope-type-taken",
+    ),
     "no context": (SG14, without("max_position_embeddings"), "context-missing"),
     "a shorter context": (SG14, config(max_position_embeddings=128), "context-shorter"),
     "no epsilon": (SG14, without("rms_norm_eps"), "eps-missing"),
@@ -207,6 +292,19 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "t2d of another vocabulary": (SG14, tensor("t2d", np.zeros(VOCAB, dtype=bool)), "t2d-differs"),
     "an embedding of its own, on vLLM": (VLLM, tensor("embed_tokens.weight", floats(VOCAB, H)), "embedding-differs"),
     "an embedding of its own, on SGLang": (SG14, tensor("embed_tokens.weight", floats(VOCAB, H)), "embedding-differs"),
+    "an embedding of its own, in another type": (
+        VLLM, both(tensor("embed_tokens.weight", floats(VOCAB, H)), half_target), "embedding-differs",
+    ),
+    "an embedding of its own, for a target that is padded": (
+        SG14, both(tensor("embed_tokens.weight", floats(VOCAB, H)), padded), "embedding-differs",
+    ),
+    "an embedding of its own, for a target with another name for it": (
+        SG14,
+        both(tensor("embed_tokens.weight", floats(VOCAB, H)),
+             lambda made: made.target_tensors.update(
+                 {"transformer.wte.weight": made.target_tensors.pop("model.embed_tokens.weight")})),
+        "embedding-differs",
+    ),
     "another vocabulary": (SG14, target(vocab_size=VOCAB + 14), "vocab-differs"),
     "a wider target": (SG14, target(hidden_size=2 * H), "hidden-differs"),
     "other boundaries, nested, on vLLM": (VLLM, both(without(IDS), nested([3, 5, 8])), "ids-not-read"),
@@ -341,7 +439,40 @@ RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
     "MLA on a newer SGLang": (SG23, both(latent, midlayer, without("draft_vocab_size"), full)),
     "MLA on vLLM": (VLLM, latent),
     "rope as DeepSeek says it": (
-        VLLM, both(latent, config(rope_parameters={"rope_type": "deepseek_yarn", "factor": 4.0})),
+        VLLM, both(latent, config(rope_parameters={"rope_type": "deepseek_yarn", "factor": 4.0, ORIGINAL: 64})),
+    ),
+    "the target's scaled rope": (SG14, both(scaled(rope_scaling=LLAMA3), target(rope_scaling=LLAMA3))),
+    "the target's scaled rope, in the newer form": (
+        VLLM, both(config(rope_parameters={**YARN, "rope_theta": 10000.0}), target(rope_scaling=YARN)),
+    ),
+    "the target's scaled rope, in both forms": (
+        VLLM, both(config(rope_parameters=YARN, rope_scaling=YARN), target(rope_scaling=YARN)),
+    ),
+    "the target's scaled rope, in the older words": (
+        SG23, both(scaled(rope_scaling={"type": "yarn", **{k: v for k, v in YARN.items() if k != "rope_type"}}),
+                   target(rope_parameters=YARN)),
+    ),
+    "the target's scaled rope, with what goes without saying": (
+        VLLM, both(scaled(rope_scaling={**YARN, "beta_fast": 32.0, "beta_slow": 1}), target(rope_scaling=YARN)),
+    ),
+    "the target's scaled rope, with its length outside": (
+        VLLM, both(scaled(rope_scaling=without_length(YARN), **{ORIGINAL: 64}), target(rope_scaling=YARN)),
+    ),
+    "the target's sections": (SG14, both(scaled(rope_scaling=SECTIONS), target(rope_scaling=SECTIONS))),
+    "half a head, as the target": (
+        SG14, both(config(partial_rotary_factor=0.5), target(rope_parameters={"partial_rotary_factor": 0.5})),
+    ),
+    "a target with one rope a type of layer": (
+        SG14, target(rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                                      "sliding_attention": {"rope_type": "linear", "factor": 2.0}}),
+    ),
+    "DeepSeek's rope by two names": (
+        SG14,
+        both(latent, config(rope_parameters={**YARN, "mscale": 1.0}),
+             target(kv_lora_rank=5, rope_scaling={"type": "deepseek_yarn", "factor": 4.0, ORIGINAL: 64})),
+    ),
+    "plain attention, for a target of DeepSeek's rope": (
+        VLLM, target(kv_lora_rank=5, rope_scaling={"type": "yarn", "factor": 40.0, ORIGINAL: 64}),
     ),
     "MLA of a width that is null, on SGLang": (SG23, both(latent, config(target_hidden_size=None))),
     "MLA with a plain query, on vLLM": (
@@ -360,6 +491,18 @@ RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
         VLLM, both(config(bias=True), tensor("layers.0.self_attn.o_proj.bias", floats(H))),
     ),
     "Llama 4 on SGLang": (SG14, config(model_type="llama4_text", intermediate_size=7, intermediate_size_mlp=24)),
+    "the target's embedding in another type": (
+        VLLM,
+        both(
+            lambda made: made.tensors.update({"embed_tokens.weight": made.target_tensors["model.embed_tokens.weight"]}),
+            half_target,
+        ),
+    ),
+    "the target's embedding, which is padded": (
+        SG14,
+        both(padded, lambda made: made.tensors.update(
+            {"embed_tokens.weight": made.target_tensors["model.embed_tokens.weight"][:VOCAB]})),
+    ),
     "an embedding beside one for multi-token prediction": (
         SG14,
         lambda made: (
@@ -449,6 +592,38 @@ def test_any_config_is_read(
     made.config |= changes
     for finding in lint(*made.write(tmp_path_factory.mktemp("any")), *engine):
         assert finding.what
+
+
+ROPES = st.none() | JSON | st.dictionaries(
+    st.sampled_from(["rope_type", "type", "factor", "rope_theta", "mrope_section", "long_factor", "full_attention",
+                     "partial_rotary_factor", ORIGINAL]),
+    st.sampled_from(["yarn", "llama3", "linear", "longrope", "mrope", "default"]) | JSON,
+    max_size=5,
+)  # fmt: skip
+
+
+@given(own=st.tuples(ROPES, ROPES), theirs=st.tuples(ROPES, ROPES), engine=st.sampled_from([SG14, SG23, VLLM, OURS]))
+def test_any_rope_is_read(
+    own: tuple[Any, Any],
+    theirs: tuple[Any, Any],
+    engine: tuple[str, str | None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    made = good(engine[0])
+    for place, told in ((made.config, own), (made.target, theirs)):
+        place.update(rope_scaling=told[0], rope_parameters=told[1])
+    for finding in lint(*made.write(tmp_path_factory.mktemp("rope")), *engine):
+        assert finding.what
+
+
+@given(st.lists(st.floats(width=16, allow_nan=False), max_size=20))
+def test_floats_of_every_type_are_decoded(values: list[float]) -> None:
+    for name, dtype in (("F16", "<f2"), ("F32", "<f4"), ("F64", "<f8")):
+        assert decoded(np.array(values, dtype=dtype).tobytes(), name) == tuple(values)
+    # Of BF16 numpy knows nothing: it is the upper half of a float32.
+    wide = np.array(values, dtype="<f4").view("<u4") & 0xFFFF0000
+    half = (wide >> 16).astype("<u2")
+    assert decoded(half.tobytes(), "BF16") == tuple(wide.astype("<u4").view("<f4").tolist())
 
 
 @given(st.binary(max_size=200), st.none() | st.dictionaries(st.text(max_size=6), JSON, max_size=4))

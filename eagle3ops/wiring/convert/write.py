@@ -24,10 +24,11 @@ from packaging.version import Version
 
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.files import write_json
+from eagle3ops.targets.headers import TensorInfo
 from eagle3ops.wiring.captured import captured
 from eagle3ops.wiring.convert.forms import ConversionRefused, Meaning
 from eagle3ops.wiring.lint.case import IDS, Family, Target
-from eagle3ops.wiring.lint.checkpoint import CONFIG, Checkpoint, TensorInfo, read_checkpoint
+from eagle3ops.wiring.lint.checkpoint import CONFIG, Checkpoint, read_checkpoint
 
 ENGINES = ("sglang", "vllm", "both")
 WEIGHTS = "model.safetensors"

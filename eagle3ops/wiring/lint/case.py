@@ -12,6 +12,8 @@ from eagle3ops.wiring.lint.finding import Finding, error, warn
 from eagle3ops.wiring.lint.parameters import Sizes
 
 IDS = "eagle_aux_hidden_state_layer_ids"
+AUTHOR = "ask who trained it, or look into its trainer's config"
+"""What to do where the checkpoint alone cannot say what is right."""
 Family = Literal["llama", "qwen3", "latent"]
 """Attention like Llama's; the same with norms of each head; over a compressed cache (MLA), as of DeepSeek and Kimi."""
 FAMILIES: Mapping[str, Mapping[str, Family]] = {

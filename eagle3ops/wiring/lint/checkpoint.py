@@ -1,53 +1,19 @@
 """What does a checkpoint's folder hold? Its config, and the name, shape, type and place of every tensor.
 
-Of the weights only the headers are read, and single tensors or rows where a check needs their values: a header of
-safetensors is 8 bytes with its length, then JSON, then the tensors at the offsets that it names.
+Of the weights only the headers are read, and single tensors or rows where a check needs their values.
 """
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from typing import Any
 
+from eagle3ops.targets.headers import TensorInfo, read_header
 from eagle3ops.wiring.lint.finding import Finding, error
 
 CONFIG = "config.json"
 MOST_CONFIG = 16 << 20
-MOST_HEADER = 100 << 20
-"""The format's own bound."""
-SIZES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
-    "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
-}  # fmt: skip
-"""Bytes of one element."""
-FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor, as its header tells."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    file: Path
-    begin: int
-    """Byte in the file."""
-    end: int
-
-    def read(self, begin: int = 0, end: int | None = None) -> bytes:
-        """Bytes of it.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        end = self.end - self.begin if end is None else end
-        with self.file.open("rb") as file:
-            file.seek(self.begin + begin)
-            return file.read(max(0, end - begin))
 
 
 @dataclass(slots=True)
@@ -154,41 +120,3 @@ def _index(folder: Path, findings: list[Finding]) -> dict[str, str]:
                   "copy the checkpoint again")
         )  # fmt: skip
         return {}
-
-
-def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Every tensor of one safetensors file.
-
-    Raises:
-        ValueError: it is damaged, with the reason.
-        OSError: it cannot be read.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        if len(start) < 8:
-            raise ValueError(f"{size} bytes are no safetensors file")
-        (length,) = struct.unpack("<Q", start)
-        if length > min(MOST_HEADER, size - 8):
-            raise ValueError(f"its header of {length} bytes does not fit into its {size} bytes")
-        raw = file.read(length)
-    try:
-        header = json.loads(raw)
-        if not isinstance(header, dict):
-            raise TypeError("an object was expected")
-        found = {name: _tensor(name, data, path, 8 + length) for name, data in header.items() if name != "__metadata__"}
-    except (ValueError, TypeError, KeyError, RecursionError) as problem:
-        raise ValueError(f"its header cannot be read: {problem}") from problem
-    if (last := max((info.end for info in found.values()), default=0)) > size:
-        raise ValueError(f"{last - size} of its bytes are missing at the end")
-    return found
-
-
-def _tensor(name: str, data: Any, path: Path, base: int) -> TensorInfo:
-    dtype, shape, (begin, end) = data["dtype"], data["shape"], data["data_offsets"]
-    whole = [begin, end, *shape]
-    if not isinstance(dtype, str) or any(type(one) is not int or not 0 <= one < 2**60 for one in whole):
-        raise ValueError(f"{name!r}: type, shape or place make no sense")
-    if dtype in SIZES and end - begin != SIZES[dtype] * prod(shape):
-        raise ValueError(f"{name!r}: {end - begin} bytes do not hold {dtype} {shape}")
-    return TensorInfo(name, dtype, tuple(shape), path, base + begin, base + end)

@@ -5,20 +5,13 @@ from typing import Any
 
 from eagle3ops.errors import RequestError
 from eagle3ops.wiring.captured import captured, find_rule
-from eagle3ops.wiring.lint.case import FAMILIES, IDS, OTHER, SPECULATORS, Case, real, whole
+from eagle3ops.wiring.lint.case import AUTHOR, FAMILIES, IDS, OTHER, SPECULATORS, Case, whole
 from eagle3ops.wiring.lint.parameters import Latent, Sizes
 
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_ROPE = {
-    "default": (), "linear": ("factor",), "dynamic": (), "yarn": ("factor",), "deepseek_yarn": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "longrope": (),
-    "su": (), "mrope": (), "proportional": (),
-}  # fmt: skip
-"""Types of rotary embedding, with the numbers that each cannot do without."""
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "use_aux_norm", "bias",
              "attention_bias", "mlp_bias", "tie_word_embeddings")  # fmt: skip
-AUTHOR = "ask who trained it, or look into its trainer's config"
 
 
 def architecture(case: Case) -> bool:
@@ -303,90 +296,6 @@ def switches(case: Case) -> None:
         "output_bias": bool(config.get("attention_bias") or config.get("bias")) and case.family == "llama",
         "mlp_bias": bool(config.get("mlp_bias")) and engine == "vllm" and case.family == "llama",
     }
-
-
-def rope(case: Case) -> None:
-    """Positions, and how far they reach."""
-    config = case.config
-    told = config.get("rope_parameters") or config.get("rope_scaling")
-    inner: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
-    kind = inner.get("rope_type", inner.get("type", "default"))
-    if not isinstance(kind, str) or kind not in _ROPE:
-        case.error(
-            "rope-unknown",
-            "config.json: rope_parameters",
-            f"is of the unknown type {kind!r}",
-            "engines refuse it",
-            "write the type it was trained with",
-        )
-        return
-    if lacks := [name for name in _ROPE[kind] if real(inner.get(name)) is None]:
-        case.error(
-            "rope-incomplete",
-            "config.json: rope_parameters",
-            f"is of type {kind} and says no {', '.join(lacks)}",
-            "vLLM fails, and SGLang takes 1 for a factor",
-            "write the numbers it was trained with",
-        )
-        return
-    one, other = real(config.get("rope_theta")), real(inner.get("rope_theta"))
-    if one is not None and other is not None and one != other:
-        case.error(
-            "rope-twice",
-            "config.json: rope_theta",
-            f"is {one:g}, and {other:g} in rope_parameters",
-            "which one holds depends on the version of transformers",
-            "write the same number in both",
-        )
-        return
-    theta = one if one is not None else other
-    wanted = case.target.config.get("rope_parameters")
-    theirs = real(case.target.config.get("rope_theta"))
-    if theirs is None and isinstance(wanted, Mapping):
-        theirs = real(wanted.get("rope_theta"))
-    if theta is None:
-        case.warn(
-            "rope-missing",
-            "config.json: rope_theta",
-            "is missing",
-            "engines take 10000",
-            "write the number it was trained with",
-        )
-    elif theirs is not None and theta != theirs:
-        case.warn(
-            "rope-differs",
-            "config.json: rope_theta",
-            f"is {theta:g}; of the target it is {theirs:g}",
-            "right only where it was trained so",
-            AUTHOR,
-        )
-    reach, needed = whole(config.get("max_position_embeddings")), case.target.size("max_position_embeddings")
-    if reach is None:
-        case.warn(
-            "context-missing",
-            "config.json: max_position_embeddings",
-            "is missing",
-            "transformers takes 2048",
-            "write the length it was trained for",
-        )
-    elif needed is not None and reach < needed:
-        case.warn(
-            "context-shorter",
-            "config.json: max_position_embeddings",
-            f"is {reach}; of the target it is {needed}",
-            "beyond it acceptance falls, and serving may be slower than without speculation"
-            + (": SGLang 0.5.14 refuses to start" if case.engine == "sglang" else ""),
-            "train it longer, or serve shorter contexts"
-            + (" (SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 starts all the same)" if case.engine == "sglang" else ""),
-        )
-    if real(config.get("rms_norm_eps")) is None:
-        case.warn(
-            "eps-missing",
-            "config.json: rms_norm_eps",
-            "is missing",
-            "transformers takes 1e-6",
-            "write the number it was trained with",
-        )
 
 
 def layer_ids(case: Case) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from eagle3ops.errors import RequestError
-from eagle3ops.wiring.lint import config_checks, tensor_checks
+from eagle3ops.wiring.lint import config_checks, rope_checks, tensor_checks
 from eagle3ops.wiring.lint.case import FAMILIES, SPECULATORS, SPECULATORS_OUTER, Case, Target
 from eagle3ops.wiring.lint.checkpoint import Checkpoint, read_checkpoint, read_config
 from eagle3ops.wiring.lint.finding import SEVERITIES, Finding
@@ -109,7 +109,8 @@ def _check(case: Case) -> None:
     if case.sizes is None:
         return
     config_checks.switches(case)
-    config_checks.rope(case)
+    rope_checks.rope(case)
+    rope_checks.context(case)
     tensor_checks.against_target(case)
     config_checks.layer_ids(case)
     if case.drafter.tensors is None:

@@ -3,14 +3,16 @@
 from array import array
 from itertools import pairwise
 
+from eagle3ops.targets.headers import FLOATS, SIZES, TensorInfo
+from eagle3ops.targets.headers import floats as numbers
 from eagle3ops.wiring.lint.case import Case
-from eagle3ops.wiring.lint.checkpoint import FLOATS, TensorInfo
 from eagle3ops.wiring.lint.parameters import SKIPPED, canonical, computed, parameters
 
 MOST = 6
 """Names in one finding."""
 SAMPLED = 64
 """Rows of the embedding that are compared."""
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "tok_embeddings.weight", "word_embeddings.weight")
 
 
 def names_and_shapes(case: Case) -> dict[str, TensorInfo]:
@@ -200,14 +202,14 @@ def embedding(case: Case, placed: dict[str, TensorInfo]) -> None:
     own, theirs = placed.get("embed_tokens.weight"), _embedding_of_target(case)
     if own is None or theirs is None or case.sizes.target_hidden != case.sizes.hidden:
         return
-    if own.dtype != theirs.dtype or own.shape != theirs.shape or not own.shape:
+    # A target's may have rows to spare.
+    if len(own.shape) != 2 or own.shape[1:] != theirs.shape[1:] or own.shape[0] > theirs.shape[0]:
         return
-    row = (own.end - own.begin) // own.shape[0]
+    if not {own.dtype, theirs.dtype} <= FLOATS:
+        return
     step = max(1, own.shape[0] // SAMPLED)
-    differ = [
-        at for at in range(0, own.shape[0], step)
-        if own.read(at * row, (at + 1) * row) != theirs.read(at * row, (at + 1) * row)
-    ]  # fmt: skip
+    looked = range(0, own.shape[0], step)
+    differ = [at for at in looked if not _same_row(own, theirs, at)]
     if not differ:
         return
     cause = (
@@ -218,7 +220,7 @@ def embedding(case: Case, placed: dict[str, TensorInfo]) -> None:
     case.error(
         "embedding-differs",
         f"{own.file.name}: {own.name}",
-        f"{len(differ)} of {len(range(0, own.shape[0], step))} rows looked at are not the target's",
+        f"{len(differ)} of {len(looked)} rows looked at are not the target's",
         cause,
         "leave it out of the checkpoint, if it was trained on the target's; otherwise train it on that",
     )
@@ -227,8 +229,19 @@ def embedding(case: Case, placed: dict[str, TensorInfo]) -> None:
 def _embedding_of_target(case: Case) -> TensorInfo | None:
     """The shortest name: layers for multi-token prediction, and encoders, have embeddings of their own."""
     tensors = case.target.tensors.tensors or {}
-    found = sorted((name for name in tensors if name.endswith("embed_tokens.weight")), key=len)
+    found = sorted((name for name in tensors if name.endswith(_EMBEDDINGS)), key=len)
     return tensors[found[0]] if found else None
+
+
+def _same_row(one: TensorInfo, other: TensorInfo, at: int) -> bool:
+    """Whether a row of two matrices is the same; of two types up to the rounding of the coarser one."""
+    raw = [tensor.read(*(k * tensor.shape[1] * SIZES[tensor.dtype] for k in (at, at + 1))) for tensor in (one, other)]
+    if one.dtype == other.dtype:
+        return raw[0] == raw[1]
+    # BF16 keeps 8 bits, F16 11, and below 6e-5 fewer.
+    coarse = 2.0**-8 if "BF16" in (one.dtype, other.dtype) else 2.0**-11
+    values = (numbers(raw[0], one.dtype), numbers(raw[1], other.dtype))
+    return all(abs(a - b) <= coarse * max(abs(a), abs(b)) + 1e-7 for a, b in zip(*values, strict=True))
 
 
 def against_target(case: Case) -> None:

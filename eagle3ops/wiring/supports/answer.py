@@ -1,10 +1,11 @@
 """What is said of one architecture, and what every engine's verdict needs for it."""
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from eagle3ops.wiring.supports.classes import Classes, inside, self_chain
+from eagle3ops.wiring.supports.classes import Classes, Held, inside, self_chain
 from eagle3ops.wiring.supports.interpreter import Interpreter
 from eagle3ops.wiring.supports.registry import Entry, Registry, class_of
 from eagle3ops.wiring.supports.tree import Tree
@@ -57,6 +58,19 @@ class Path:
     how: str
     where: str | None
     notes: list[str] = field(default_factory=list)
+
+
+def judge_holders(holders: Held, how: str, where: str, faults: Callable[[ClassValue], list[str]]) -> Path:
+    """Whether what the layers are set on captures; `faults` tells of one class what is broken, or nothing."""
+    if not holders.classes:
+        return Path("unknown", how, where, [f"the decoder depends on {holders.why}"])
+    broken = [told for each in holders.classes if (told := faults(each))]
+    notes = [note for told in broken for note in told]
+    if len(broken) == len(holders.classes) and holders.whole:
+        return Path("broken", how, where, notes)
+    if broken or not holders.whole:
+        return Path("unknown", how, where, [*notes, f"which decoder it is depends on {holders.why or 'the config'}"])
+    return Path("ok", how, where, notes)
 
 
 @dataclass(frozen=True, slots=True)

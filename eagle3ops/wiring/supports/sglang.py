@@ -7,7 +7,17 @@ method itself, whatever the language model inside can do.
 import ast
 from dataclasses import replace
 
-from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, begin, delegations, dotted, has_word
+from eagle3ops.wiring.supports.answer import (
+    Path,
+    Source,
+    Support,
+    assignments,
+    begin,
+    delegations,
+    dotted,
+    has_word,
+    judge_holders,
+)
 from eagle3ops.wiring.supports.classes import Held, inside, is_super, self_chain
 from eagle3ops.wiring.supports.registry import Entry
 from eagle3ops.wiring.supports.values import ClassValue, FunctionValue
@@ -154,20 +164,15 @@ def _silent(guard: str, chain: tuple[str, ...]) -> list[str]:
 
 def _judge(source: Source, of: ClassValue, holders: Held, how: str, where: str, looked_at: tuple[str, ...]) -> Path:
     """Whether what the layers are set on captures."""
-    if not holders.classes:
-        return Path("unknown", how, where, [f"the decoder depends on {holders.why}"])
-    notes: list[str] = []
-    bad = 0
-    for each in holders.classes:
-        if source.classes.order(each).whole and not source.mentions(each, looked_at, skip=_NOT_FORWARD):
-            bad += 1
-            notes.append(f"declared, but broken: {source.told(each)} never looks at {_LAYERS}: nothing is captured")
-            notes.append(_to_do_inside(each))
-    if bad == len(holders.classes) and holders.whole:
-        return Path("broken", how, where, notes)
-    if bad or not holders.whole:
-        return Path("unknown", how, where, [*notes, f"which decoder it is depends on {holders.why or 'the config'}"])
-    return Path("ok", how, where, [*notes, *_forward(source, of)])
+
+    def faults(each: ClassValue) -> list[str]:
+        if not source.classes.order(each).whole or source.mentions(each, looked_at, skip=_NOT_FORWARD):
+            return []
+        told = f"declared, but broken: {source.told(each)} never looks at {_LAYERS}: nothing is captured"
+        return [told, _to_do_inside(each)]
+
+    path = judge_holders(holders, how, where, faults)
+    return replace(path, notes=[*path.notes, *_forward(source, of)]) if path.wiring == "ok" else path
 
 
 def _forward(source: Source, of: ClassValue) -> list[str]:

@@ -8,7 +8,17 @@ is an `EagleModelMixin`, and only the decoder's forward really captures.
 import ast
 from dataclasses import replace
 
-from eagle3ops.wiring.supports.answer import Path, Source, Support, assignments, begin, delegations, dotted, has_word
+from eagle3ops.wiring.supports.answer import (
+    Path,
+    Source,
+    Support,
+    assignments,
+    begin,
+    delegations,
+    dotted,
+    has_word,
+    judge_holders,
+)
 from eagle3ops.wiring.supports.classes import Held, inside, self_chain
 from eagle3ops.wiring.supports.registry import Entry
 from eagle3ops.wiring.supports.values import ClassValue, FunctionValue
@@ -149,29 +159,22 @@ def _delegated(
 
 def _judge(source: Source, holders: Held, how: str, where: str, *, mixin: bool) -> Path:
     """Whether what the layers are set on captures."""
-    if not holders.classes:
-        return Path("unknown", how, where, [f"the decoder depends on {holders.why}"])
-    notes: list[str] = []
-    bad = 0
-    for each in holders.classes:
+
+    def faults(each: ClassValue) -> list[str]:
         if not source.classes.order(each).whole:
-            continue
+            return []
         if mixin and source.classes.derives(each, _MIXIN) is None:
-            bad += 1
-            notes.append(
+            told = (
                 f"declared, but broken: {source.told(each)} is no {_MIXIN}, so the server dies of an AssertionError "
                 "once all weights are loaded"
             )
-            notes.append(_to_do_inside(each))
         elif not source.mentions(each, _CAPTURES, skip=_NOT_FORWARD, leave=_MIXIN):
-            bad += 1
-            notes.append(f"declared, but broken: {source.told(each)} takes the layers and no method of it captures any")
-            notes.append(_to_do_inside(each))
-    if bad == len(holders.classes) and holders.whole:
-        return Path("broken", how, where, notes)
-    if bad or not holders.whole:
-        return Path("unknown", how, where, [*notes, f"which decoder it is depends on {holders.why or 'the config'}"])
-    return Path("ok", how, where, notes)
+            told = f"declared, but broken: {source.told(each)} takes the layers and no method of it captures any"
+        else:
+            return []
+        return [told, _to_do_inside(each)]
+
+    return judge_holders(holders, how, where, faults)
 
 
 def _to_language_model(source: Source, of: ClassValue) -> tuple[str, ...]:
