@@ -106,7 +106,7 @@ async def capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "tuple[list[T
     try:
         return await _capture(asked, texts)
     except EngineError as error:
-        raise _explained(error, asked.log) from error
+        raise explained(error, asked.log) from error
 
 
 async def _capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "tuple[list[Tensor], tuple[str, ...]]":
@@ -140,7 +140,7 @@ async def _capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "tuple[list[
         return found, client.notes
 
 
-def _explained(error: EngineError, log: Path) -> EngineError:
+def explained(error: EngineError, log: Path) -> EngineError:
     """The same with the cause that the engine's log names, first; what an engine says last is rarely why it ended."""
     from eagle3ops.forensics.diagnosis import diagnose_files
 
