@@ -102,6 +102,8 @@ def test_states_are_put_together_from_pieces() -> None:
     assert rows_of([pieces], [5, 6, 7]) == [[1.0], [2.0], [3.0]]
     # A token of the answer came back as input.
     assert rows_of([pieces], [5, 6]) == [[1.0], [2.0]]
+    # Another request was computed before it.
+    assert rows_of([pieces], [6, 7]) == [[2.0], [3.0]]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +111,10 @@ def test_states_are_put_together_from_pieces() -> None:
     [
         ([], "gave its drafter no states"),
         ([[]], "gave its drafter no states"),
-        ([[[[5, 8], [[1.0], [2.0]]]]], "not the 2 that were sent"),
-        ([[[[5], [[1.0]]]]], "not the 2 that were sent"),
-        ([[[[5, 6], [[1.0]]]]], "not the 2 that were sent"),
+        ([[[[5, 8], [[1.0], [2.0]]]]], "the 2 that were sent are not among them"),
+        ([[[[6, 5], [[1.0], [2.0]]]]], "the 2 that were sent are not among them"),
+        ([[[[5], [[1.0]]]]], "the 2 that were sent are not among them"),
+        ([[[[5, 6], [[1.0]]]]], "1 states for 2 tokens"),
         ([[5]], "not understood"),
         ([5], "not understood"),
     ],

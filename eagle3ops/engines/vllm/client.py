@@ -140,14 +140,16 @@ def rows_of(workers: Sequence[Any], ids: Sequence[int]) -> list[list[float]]:
             "vLLM gave its drafter no states for this prompt",
             remedy="is it longer than the drafter may see? Look for warnings of speculative decoding in its log",
         )
-    # What follows the prompt are tokens of the answer.
-    if len(rows) != len(given) or given[: len(ids)] != list(ids):
+    # A watchdog may have asked something meanwhile, and what follows the prompt are tokens of the answer.
+    wanted, count = list(ids), len(ids)
+    found = next((at for at in range(len(given) - count + 1) if given[at : at + count] == wanted), None)
+    if len(rows) != len(given) or found is None:
         raise EngineError(
-            f"vLLM gave its drafter {len(rows)} states for {len(given)} tokens, which are not the {len(ids)} that were "
-            "sent",
+            f"vLLM gave its drafter {len(rows)} states for {len(given)} tokens, and the {count} that were sent are not "
+            "among them",
             remedy="send nothing else to this server meanwhile, and leave its prefix cache off",
         )
-    return rows[: len(ids)]
+    return rows[found : found + count]
 
 
 def told_by(workers: Sequence[Any]) -> list[str]:
