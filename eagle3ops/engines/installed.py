@@ -48,7 +48,7 @@ def ask(
     Args:
         engine: its name, for messages.
         python: see `interpreter`.
-        script: source, and its arguments. The answer is kept until the program, or what is installed beside it, changes.
+        script: source, and its arguments. The answer is kept until the program or what is installed there changes.
         variables: of the engine's environment; its PYTHONPATH is where packages may be found.
 
     Raises:

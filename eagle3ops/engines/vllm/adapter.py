@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 
 from eagle3ops import assets
@@ -25,7 +26,7 @@ _LINE_CHARACTERS = 2000
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _PREFIX = re.compile(r"\((?P<process>[A-Za-z]\w{0,60}(?:-\d{1,4})?)(?: rank=\d{1,6})? pid=\d{1,10}[^)\n]{0,60}\) ?")
 _RECORD = re.compile(
-    r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]:\n]{1,80}:\d{1,6}\] ?"
+    r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<at>\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]:\n]{1,80}:\d{1,6}\] ?"
 )
 _THROUGHPUT = re.compile(
     r"(?:Engine \d{1,4}|\d{1,4} Engines Aggregated): .{0,120}?Avg generation throughput: "
@@ -41,12 +42,11 @@ _PHASES = (
     ("connecting", re.compile(r"world_size=\d{1,6} rank=\d{1,6} local_rank=")),
     ("loading", re.compile(r"Starting to load model |Loading drafter model")),
     ("compiling", re.compile(r"Warming up model for the compilation|(?:\[\w{1,40}\] )?Using cache directory: ")),
-    ("allocating", re.compile(r"(?:GPU|CPU|XPU) KV cache size: ")),
     ("capturing", re.compile(r"Capturing model for |Profiling CUDA graph memory")),
     # It says so before it answers.
     ("warming_up", re.compile(r"Starting vLLM server on http")),
 )
-READY = "Application startup complete."
+_CACHE = re.compile(r"(?:GPU|CPU|XPU) KV cache size: (?P<tokens>\d{1,3}(?:,?\d{3}){0,5}) tokens")
 _READY = re.compile(r"INFO: {1,8}Application startup complete\.")
 _ERRORS = re.compile(
     r"WorkerProc failed to start|WorkerProc hit an exception|EngineCore failed to start|"
@@ -68,6 +68,10 @@ class VllmAdapter:
     def require(self, spec: ServeSpec) -> None:
         """See `Adapter.require`."""
         requirements.check(spec)
+
+    def version(self, spec: ServeSpec) -> str:
+        """See `Versioned.version`."""
+        return requirements.check(spec)
 
     def environment(self, spec: ServeSpec) -> dict[str, str]:
         """See `Adapter.environment`."""
@@ -108,6 +112,10 @@ class VllmAdapter:
         ]  # fmt: skip
         if gpu and spec.gpus > 1:
             argv += ["--tensor-parallel-size", str(spec.gpus)]
+        if gpu and spec.memory_fraction is not None:
+            argv += ["--gpu-memory-utilization", str(spec.memory_fraction)]
+        if spec.attention_backend is not None:
+            argv += ["--attention-backend", spec.attention_backend.upper()]
         if not gpu or spec.return_hidden_states:
             # Compilation takes minutes and changes none of what is computed.
             argv.append("--enforce-eager")
@@ -130,19 +138,22 @@ class VllmAdapter:
             # A progress bar is no record.
             bar = line.startswith("Capturing ", prefix.end() if prefix else 0) and "CUDA graphs" in line
             return LogFact("phase", {"phase": "capturing", **rank}) if bar else None
-        text = line[record.end() :]
+        text, at = line[record.end() :], _seconds(record["at"])
         if record["level"] in ("ERROR", "CRITICAL"):
             if _ERRORS.match(text) or (_EXCEPTION.match(text) and not _FOLLOWS.search(text)):
-                return LogFact("error", {"message": text[:500].strip(), **rank})
+                return LogFact("error", {"message": text[:500].strip(), **rank}, at)
             return None
         if found := _THROUGHPUT.match(text):
-            return LogFact("decode", {**{key: float(value) for key, value in found.groupdict().items()}, **rank})
+            return LogFact("decode", {**{key: float(value) for key, value in found.groupdict().items()}, **rank}, at)
         if found := _ACCEPTANCE.match(text):
             told = {"accept_len": float(found["accept_len"]), "accept_rate": float(found["percent"]) / 100}
-            return LogFact("decode", {**told, **rank})
+            return LogFact("decode", {**told, **rank}, at)
+        if found := _CACHE.match(text):
+            tokens = float(found["tokens"].replace(",", ""))
+            return LogFact("phase", {"phase": "allocating", "what": "limits", "tokens": tokens, **rank}, at)
         for phase, pattern in _PHASES:
             if pattern.match(text):
-                return LogFact("phase", {"phase": phase, **rank})
+                return LogFact("phase", {"phase": phase, **rank}, at)
         return None
 
     def launch_line(self, spec: ServeSpec) -> str:
@@ -164,6 +175,14 @@ def _speculation(spec: ServeSpec) -> list[str]:
         # What it is given does not depend on its weights, so its config is enough.
         config |= {"num_speculative_tokens": 1, "draft_load_config": {"load_format": "dummy"}}
     return ["--speculative-config", json.dumps(config), "--per-request-spec-decode-metrics", "summary"]
+
+
+def _seconds(date: str) -> float | None:
+    """Of a clock that counts from some year's beginning: vLLM writes none."""
+    try:
+        return datetime.strptime(f"2000-{date}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 def _rank(process: str) -> dict[str, float | str]:

