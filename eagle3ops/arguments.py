@@ -251,7 +251,7 @@ def _add_verify(commands: "_SubParsersAction[ArgumentParser]") -> None:
     verify.add_argument(
         "--trained-on", metavar="I,J,K", help="boundaries that training used: k = output of layer k - 1"
     )
-    verify.add_argument("--engine", required=True, help="sglang or reference")
+    verify.add_argument("--engine", required=True, help="sglang, vllm or reference")
     verify.add_argument("--python", metavar="FILE", help="the Python that has the engine (this one)")
     verify.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     verify.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))

@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
         if item.get_closest_marker("sglang") and not os.environ.get("EAGLE3OPS_SGLANG_PYTHON"):
             item.add_marker(pytest.mark.skip(reason="EAGLE3OPS_SGLANG_PYTHON names no Python that has SGLang"))
+        if item.get_closest_marker("vllm") and not os.environ.get("EAGLE3OPS_VLLM_PYTHON"):
+            item.add_marker(pytest.mark.skip(reason="EAGLE3OPS_VLLM_PYTHON names no Python that has vLLM"))
         if item.get_closest_marker("recordings") and _recordings() is None:
             item.add_marker(pytest.mark.skip(reason="EAGLE3OPS_RECORDINGS does not name a folder of recordings"))
         if item.get_closest_marker("cases") and _cases() is None:

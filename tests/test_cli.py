@@ -153,8 +153,9 @@ def test_what_would_be_dropped_or_fail_later_is_refused_now(
 
 
 def test_a_plan_refuses_an_engine_that_cannot_run_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "tiny", "--set", "engine.name=vllm", "--root", str(tmp_path)]) == 6
-    assert "no adapter for engine 'vllm'" in "".join(capsys.readouterr())
+    elsewhere = ("--set", "engine.name=vllm", "--set", "engine.python=/nowhere/bin/python")
+    assert main(["plan", "tiny", *elsewhere, "--root", str(tmp_path)]) == 6
+    assert "/nowhere/bin/python: No such file" in "".join(capsys.readouterr())
 
 
 def test_an_edited_prompt_file_is_another_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What does `eagle3ops verify` print? What an engine captures for a drafter, and whether training used the same."""
 
 import asyncio
+import shutil
 import tempfile
 from argparse import Namespace
 from pathlib import Path
@@ -14,6 +15,8 @@ from eagle3ops.wiring.lint.lint import read_target
 from eagle3ops.words import plain
 
 BOUNDARIES = "boundaries: 0 = embedding, k = output of layer k - 1"
+KEPT = 10
+"""Logs of engines that are kept; the oldest go."""
 CODES = {"PASS": ExitCode.DONE, "FAIL": ExitCode.VERDICT_FAIL, "UNDECIDED": ExitCode.FAILED}
 
 
@@ -31,8 +34,7 @@ def verify(args: Namespace, *, json: bool) -> int:
     for folder, what in ((target, "target"), (drafter, "drafter")):
         if folder is not None and not (folder / "config.json").is_file():
             raise RequestError(f"{folder}: holds no config.json, so no {what}", remedy="name the model's folder")
-    locations.require_writable(locations.state_folder() / "verify")
-    log = Path(tempfile.mkdtemp(prefix="engine-", dir=locations.state_folder() / "verify")) / "engine.log"
+    log = _new_log(locations.state_folder() / "verify")
     asked = Asked(
         engine=args.engine,
         python=args.python,
@@ -49,10 +51,33 @@ def verify(args: Namespace, *, json: bool) -> int:
         write_json(found.as_json() | {"engine": args.engine, "log": str(log)})
     else:
         write(f"{found.verdict}  {plain(found.reason)}")
+        for note in found.notes:
+            write(f"  note: {plain(note)}")
         write(f"  the engine's log: {plain(log)}")
         if found.verdict == "UNDECIDED" and asked.trained is None:
             write(f"  say which layers training used: --trained-on 2,15,27 ({BOUNDARIES})")
     return CODES[found.verdict]
+
+
+def _new_log(folder: Path) -> Path:
+    """A log in a folder of its own, beside the newest of earlier times.
+
+    Raises:
+        Eagle3opsError: it cannot be written there.
+    """
+    locations.require_writable(folder)
+    earlier = sorted(folder.glob("engine-*"), key=_written)
+    for old in earlier[: max(0, len(earlier) - KEPT + 1)]:
+        shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix="engine-", dir=folder)) / "engine.log"
+
+
+def _written(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        # Another verify has just deleted it.
+        return 0.0
 
 
 def _trained(ids: str | None, target: Path) -> AuxLayers | None:

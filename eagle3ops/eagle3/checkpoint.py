@@ -65,7 +65,10 @@ def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
 
 
 def render_config(config: DrafterConfig, dtype: torch.dtype) -> dict[str, Any]:
-    """The `config.json` of an export; layer ids in the convention that SGLang reads (0-based layer outputs)."""
+    """The `config.json` of an export; each engine finds the layer ids where it looks, and in its own convention.
+
+    SGLang reads them in `eagle_config`, as 0-based layer outputs; vLLM reads the top level first, as inputs of layers.
+    """
     name = str(dtype).removeprefix("torch.")
     return {
         "architectures": [ARCHITECTURE],
@@ -92,6 +95,7 @@ def render_config(config: DrafterConfig, dtype: torch.dtype) -> dict[str, Any]:
         "torch_dtype": name,
         "dtype": name,
         "target_hidden_size": config.target_hidden_size,
+        "eagle_aux_hidden_state_layer_ids": config.aux_layers.ids("boundary"),
         "eagle_config": {
             "eagle_aux_hidden_state_layer_ids": config.aux_layers.ids("layer_outputs"),
             "use_aux_hidden_state": True,

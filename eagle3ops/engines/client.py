@@ -191,6 +191,8 @@ class EngineClient:
         self.process: Process | None = None
         self.start: Start | None = None
         """What its start took, where it was started and read here."""
+        self.notes: tuple[str, ...] = ()
+        """What a reader of its answers should know of this server, a sentence each; mostly nothing."""
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=10)
         self._session: aiohttp.ClientSession | None = None
 

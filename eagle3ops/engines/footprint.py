@@ -12,8 +12,9 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.job import Forecast, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec
 
-PROCESS_BYTES = {"sglang": 3200 << 20}
-"""Processes of an engine before it holds a weight, measured on a CPU: SGLang's three are 1 GiB each."""
+PROCESS_BYTES = {"sglang": 3200 << 20, "vllm": 3600 << 20}
+"""Processes of an engine before it holds a weight, measured on a CPU: SGLang's three are 1 GiB each; vLLM's three are
+2.5 GiB together, and 1 GiB is for keys and values."""
 _PROCESS_BYTES = 600 << 20
 """A Python process that has loaded torch, measured on a CPU."""
 

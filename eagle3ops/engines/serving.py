@@ -14,6 +14,7 @@ from eagle3ops.engines.client import EngineClient
 from eagle3ops.engines.fleet import Fleet
 from eagle3ops.engines.gpu_memory import Returned, gpus_of, held_by, require_room, wait_returned
 from eagle3ops.engines.places import free_port, refuse_taken_port, replicas
+from eagle3ops.engines.registry import client as client_of
 from eagle3ops.engines.starts import read_start
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.runs.family import tree
@@ -74,7 +75,7 @@ async def running(
     try:
         async with (
             spawn(argv, role=role, env=environment) as process,
-            EngineClient(spec.url, log=log) as client,
+            client_of(adapter.name, spec.url, log=log) as client,
         ):
             try:
                 await client.wait_ready(process, patience_s(spec) if timeout_s is None else timeout_s)

@@ -141,17 +141,7 @@ class Context:
         """
         log = self.run_dir / "logs" / f"{role}.log"
         environment = os.environ | dict(env or {})
-        with log.open("ab") as output:
-            offset = output.tell()
-            process = await asyncio.create_subprocess_exec(
-                *leashed(argv),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
-        identity = identify(process.pid)
+        process, identity, offset = await start_leashed(argv, log, environment)
         self._emit(
             "process",
             {
@@ -179,6 +169,29 @@ def patch_told(recipe: str, standing: str) -> dict[str, Any]:
     """How an event says that an engine was patched."""
     return {"text": f"the engine's source is patched: {recipe}, {standing}",
             "patch": {"recipe": recipe, "standing": standing}}  # fmt: skip
+
+
+async def start_leashed(
+    argv: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> tuple[asyncio.subprocess.Process, ProcessId | None, int]:
+    """Start a program in a group of its own that is killed when this process dies; its output is appended to `log`.
+
+    Whoever starts one ends it by `end_group`.
+
+    Returns:
+        The process, who it is (None: it has gone already), and where in the log its output begins, in bytes.
+    """
+    with log.open("ab") as output:
+        offset = output.tell()
+        process = await asyncio.create_subprocess_exec(
+            *leashed(argv),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
+    return process, identify(process.pid), offset
 
 
 async def end_group(process: asyncio.subprocess.Process, leader: ProcessId | None) -> None:

@@ -84,7 +84,7 @@ class EngineSpec(Section):
     memory_fraction: float | None = Field(default=None, gt=0, lt=1)
     """Part of the GPU memory that weights and the cache of keys and values may fill; the engine's own when left out."""
     python: str | None = None
-    """The Python of the environment that SGLang is installed in, an absolute path; eagle3ops' own when left out."""
+    """The Python of the environment that SGLang or vLLM is in, an absolute path; eagle3ops' own when left out."""
     arguments: tuple[str, ...] = ()
     """Further words of the engine's command line, as they stand: `[--attention-backend, triton]`. They come last, so
     they override."""

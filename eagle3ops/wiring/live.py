@@ -8,7 +8,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,8 @@ from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineError, Sampling
 from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import free_port, running
-from eagle3ops.runs.context import end_group
-from eagle3ops.runs.leash import leashed
-from eagle3ops.runs.processes import identify
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.runs.context import end_group, start_leashed
 from eagle3ops.wiring.capture import prompt_states
 from eagle3ops.wiring.cause import Cause, Held, explain, search
 
@@ -61,6 +60,8 @@ class Verdict:
     held: tuple[Held | None, ...]
     cause: Cause | None
     num_layers: int
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how it was found, a sentence each."""
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -71,6 +72,7 @@ class Verdict:
             "errors": [None if one is None else one.error for one in self.held],
             "cause": None if self.cause is None else self.cause.as_dict(),
             "num_layers": self.num_layers,
+            "notes": list(self.notes),
         }
 
 
@@ -86,13 +88,28 @@ async def verify(asked: Asked) -> Verdict:
     from eagle3ops.engines.reference.model import Target, pick_device
 
     target = await asyncio.to_thread(Target.load, asked.target, torch.float32, pick_device(asked.device))
-    texts = await asyncio.to_thread(probe_tokens, asked.target, target.config.vocab_size)
-    captured = await capture(asked, texts)
-    return await asyncio.to_thread(_judge, asked, target, texts, captured)
+    texts, made_up = await asyncio.to_thread(
+        probe_tokens, asked.target, target.config.vocab_size, trust_remote_code=asked.trust_remote_code
+    )
+    captured, told = await capture(asked, texts)
+    verdict = await asyncio.to_thread(_judge, asked, target, texts, captured)
+    return replace(verdict, notes=(*([made_up] if made_up else []), *told))
 
 
-async def capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "list[Tensor]":
-    """What the engine would feed the drafter for each text, `[T, A * H]`."""
+async def capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "tuple[list[Tensor], tuple[str, ...]]":
+    """What the engine would feed the drafter for each text, `[T, A * H]`, and what it told beside it.
+
+    Raises:
+        RequestError: the engine cannot serve this here.
+        EngineError: it did not start, or answered something else than states; with the cause by its log.
+    """
+    try:
+        return await _capture(asked, texts)
+    except EngineError as error:
+        raise explained(error, asked.log) from error
+
+
+async def _capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "tuple[list[Tensor], tuple[str, ...]]":
     engine = adapter(asked.engine)
     spec = ServeSpec(
         model=asked.target, port=free_port(), dtype=asked.dtype, device=asked.device, drafter=asked.drafter,
@@ -103,15 +120,11 @@ async def capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "list[Tensor]
     @asynccontextmanager
     async def spawn(argv: Sequence[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[Any]:
         asked.log.parent.mkdir(parents=True, exist_ok=True)
-        with asked.log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *leashed(argv), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                env=os.environ | dict(env), start_new_session=True,
-            )  # fmt: skip
+        process, identity, _ = await start_leashed(argv, asked.log, os.environ | dict(env))
         try:
             yield process
         finally:
-            await asyncio.shield(end_group(process, identify(process.pid)))
+            await asyncio.shield(end_group(process, identity))
 
     found = []
     async with running(engine, spec, spawn=spawn, log=asked.log) as client:
@@ -124,21 +137,38 @@ async def capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "list[Tensor]
                     remedy="switch its prefix cache and chunked prefill off",
                 )
             found.append(states)
-    return found
+        return found, client.notes
 
 
-def probe_tokens(target: Path, vocab: int) -> list[list[int]]:
-    """Token ids of a few texts; where there is no tokenizer, the same drawn ids every time."""
+def explained(error: EngineError, log: Path) -> EngineError:
+    """The same with the cause that the engine's log names, first; what an engine says last is rarely why it ended."""
+    from eagle3ops.forensics.diagnosis import diagnose_files
+
+    try:
+        root = diagnose_files([log]).root
+    except Eagle3opsError:
+        # There may be no log yet.
+        root = None
+    if root is None:
+        return error
+    what = f"the engine failed: {root.text} ({root.explanation}; line {root.line_no} of {log}); {error.what}"
+    return EngineError(what, remedy=root.fix)
+
+
+def probe_tokens(target: Path, vocab: int, *, trust_remote_code: bool = False) -> tuple[list[list[int]], str | None]:
+    """Token ids of a few texts; without a usable tokenizer the same drawn ids every time, and a word on why."""
     from eagle3ops.engines.tokenizer import ChatTokenizer, TokenizerError
 
     try:
-        tokenizer = ChatTokenizer(target)
+        tokenizer = ChatTokenizer(target, trust_remote_code=trust_remote_code)
         found = [tokenizer.encode_chat([{"role": "user", "content": text}])[:TOKENS] for text in _TEXTS]
         if all(len(ids) >= 8 and max(ids) < vocab for ids in found):
-            return found
-    except TokenizerError:
-        pass
-    return [[(7 + 31 * at + 97 * row + at * at * (row + 3)) % vocab for at in range(TOKENS)] for row in range(PROBES)]
+            return found, None
+        why = f"{target}: the tokenizer makes too few tokens of a sentence, or some that the model does not have"
+    except TokenizerError as error:
+        why = error.what
+    drawn = [[(7 + 31 * at + 97 * row + at * at * (row + 3)) % vocab for at in range(TOKENS)] for row in range(PROBES)]
+    return drawn, f"made-up token ids were sent instead of text: {why}"
 
 
 def _judge(asked: Asked, target: Any, texts: Sequence[Sequence[int]], captured: "list[Tensor]") -> Verdict:

