@@ -137,7 +137,7 @@ async def up(
         engines: by label, where it is not the pipeline's for all.
     """
     from eagle3ops.engines.registry import adapter
-    from eagle3ops.engines.serving import running
+    from eagle3ops.engines.serving import running, side_by_side
 
     async def enter(stack: AsyncExitStack, label: str) -> "EngineClient":
         name = f"{role}-{slug(label)}"
@@ -146,11 +146,12 @@ async def up(
         server = running(engine, servers[label], spawn=ctx.spawn, role=name, log=log)
         return await stack.enter_async_context(server)
 
-    async with AsyncExitStack() as stack:
-        stacks = {label: await stack.enter_async_context(AsyncExitStack()) for label in servers}
+    async with side_by_side(len(servers)) as stacks:
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {label: group.create_task(enter(one, label)) for label, one in stacks.items()}
+                tasks = {
+                    label: group.create_task(enter(one, label)) for label, one in zip(servers, stacks, strict=True)
+                }
         except* Eagle3opsError as failures:
             raise first_of(failures) from failures
         yield {label: task.result() for label, task in tasks.items()}

@@ -16,7 +16,7 @@ from eagle3ops.engines.base import LogFact, ServeSpec
 from eagle3ops.engines.client import Answer, EngineClient, EngineError, EngineRefused, Sampling
 from eagle3ops.engines.fleet import Fleet
 from eagle3ops.engines.places import refuse_taken_port, replicas
-from eagle3ops.engines.serving import free_port, running_fleet
+from eagle3ops.engines.serving import free_port, running_fleet, side_by_side
 from eagle3ops.errors import RequestError
 
 ANSWER = Answer(output_ids=[1], text="", finish_reason="stop", prompt_tokens=1, completion_tokens=1, latency_s=0.0)
@@ -182,3 +182,25 @@ async def test_servers_of_a_fleet_start_and_end_together(tmp_path: Path) -> None
         assert events[0] == ("start", "engine")
         assert {role for _, role in events} == {"engine", "engine-1", "engine-2"}
     assert sum(1 for what, _ in events if what == "end") == 3
+
+
+async def test_all_are_unwound_at_once_and_the_first_problem_is_told() -> None:
+    ending, ended = asyncio.Barrier(3), []
+
+    @asynccontextmanager
+    async def one(name: str) -> AsyncIterator[None]:
+        yield
+        # Unwound one after the other, the first would wait here for ever.
+        await asyncio.wait_for(ending.wait(), 30)
+        ended.append(name)
+        if name == "b":
+            raise ValueError(name)
+
+    async def three() -> None:
+        async with side_by_side(3) as stacks:
+            for stack, name in zip(stacks, "abc", strict=True):
+                await stack.enter_async_context(one(name))
+
+    with pytest.raises(ValueError, match="b"):
+        await three()
+    assert sorted(ended) == ["a", "b", "c"]
