@@ -47,13 +47,16 @@ def from_target(drafter: Drafter, head: TargetHead, aux_scale: Tensor, rows: Seq
     if drafter.config.aux_size <= RIDGE_MAX:
         drafter.fc.weight.copy_(next_state_regression(rows, aux_scale))
     else:
-        drafter.fc.weight[:, -hidden:] += torch.diag(aux_scale[-hidden:])
+        last = aux_scale[-hidden:]
+        drafter.fc.weight[:, -hidden:] += torch.diag(last / last.square().mean().sqrt())
     return ["lm_head", "norm", "fc"]
 
 
 def next_state_regression(rows: Sequence[Row], aux_scale: Tensor) -> Tensor:
-    """Linear map `[H, A*H]` from scaled aux states at p to the final state at p + 1, by ridge regression.
+    """Linear map `[H, A*H]` from scaled aux states at p towards the final state at p + 1, by ridge regression.
 
+    Its outputs have a root mean square of 1. The norms behind it make their length irrelevant to what is computed, but
+    not to learning: a length of 26 drowns what the layer adds, and weights that large hardly move at the usual rates.
     Positions 0 and 1 are left out: the attention sink at 0 would outweigh all others.
     """
     width, hidden = rows[0].aux.shape[-1], rows[0].final.shape[-1]
@@ -72,9 +75,11 @@ def next_state_regression(rows: Sequence[Row], aux_scale: Tensor) -> Tensor:
         cross += x.T @ y
         count += x.shape[0]
     # Scaled aux states have a mean square of 1, so the penalty is relative to the variance of one dimension.
-    gram.diagonal().add_(RIDGE * max(1, count))
-    solution: Tensor = torch.linalg.solve(gram.double(), cross.double())
-    return solution.T.float()
+    penalised = gram.double()
+    penalised.diagonal().add_(RIDGE * max(1, count))
+    solution: Tensor = torch.linalg.solve(penalised, cross.double())
+    squares = (solution * (gram.double() @ solution)).sum() / max(1, count * hidden)
+    return (solution / squares.sqrt().clamp_min(1e-12)).T.float()
 
 
 @torch.no_grad()

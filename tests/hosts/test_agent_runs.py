@@ -59,7 +59,9 @@ async def test_a_run_is_placed_once_per_key_and_found_everywhere(agents: AgentWo
         assert [stage["done"] for stage in plan["stages"]] == [True, True, True]
         assert plan["refused"] is None
         assert (await client.call("runs.diff", run=run, other=run))["metrics"] == {}
-        assert (await client.call("runs.cancel", run=run)) == {"run": run, "asked": False, "status": "done"}
+        assert (await client.call("runs.cancel", run=run)) == {
+            "run": run, "asked": False, "ended": [], "status": "done",
+        }  # fmt: skip
         assert [item["kind"] for item in (await client.call("runs.gc", keep=0))["items"]][:1] == ["run"]
         assert (await client.call("runs.gc", keep=0, delete=True))["deleted"]
         assert (await client.call("runs.list", known=listed["tag"]))["runs"] == []

@@ -42,7 +42,8 @@ CHANGING = {
 }  # fmt: skip
 LOOKING = {
     "doctor", "drafters.list", "drafters.show", "file.read", "file.stat", "incidents.list", "ledger.rows", "log.cause",
-    "log.follow", "log.lines", "log.list", "log.merged", "log.merged_search", "log.read", "log.search", "ping",
+    "log.follow", "log.lines", "log.list", "log.merged", "log.merged_search", "log.read", "log.search",
+    "patches.journal", "ping",
     "runs.artifacts", "runs.bench", "runs.compare", "runs.diagnose", "runs.diff", "runs.environment", "runs.events",
     "runs.list", "runs.notes", "runs.plan", "runs.processes", "runs.show", "runs.state", "runs.tokens", "runs.wiring",
     "spec.check", "spec.of_run", "spec.schema", "telemetry.inventory", "telemetry.watch",
