@@ -142,6 +142,7 @@ def build_parser() -> ArgumentParser:
     lint.add_argument("--engine-version", metavar="V", help="such as 0.5.14")
     lint.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
     _add_supports(commands)
+    _add_kernels(commands)
     _add_hosts(commands, common)
     commands.add_parser("doctor", parents=[common], help="what this machine, or a host, has and lacks")
     _add_telemetry(commands, common)
@@ -281,6 +282,16 @@ def _add_supports(commands: "_SubParsersAction[ArgumentParser]") -> None:
     supports.add_argument("--all", action="store_true", help="every architecture of the registry")
     supports.add_argument("--platform", choices=("cuda", "cpu", "rocm", "xpu"), default="cuda", help="(cuda)")
     supports.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
+
+
+def _add_kernels(commands: "_SubParsersAction[ArgumentParser]") -> None:
+    kernels = commands.add_parser("kernels", help="which compiled kernels Python imports, and for which GPUs they are")
+    kernels.add_argument("--python", required=True, metavar="FILE", help="the Python that imports them")
+    kernels.add_argument("--package", default="sgl_kernel", metavar="NAME", help="as it is imported (sgl_kernel)")
+    kernels.add_argument("--arch", metavar="SM", help="the GPU that it is for, as sm_90; else the one that is here")
+    kernels.add_argument("--built", metavar="FILE", help="the wheel or library that it should be")
+    kernels.add_argument("--load", action="store_true", help="import it, to see which libraries are loaded")
+    kernels.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
 
 
 def _add_hosts(commands: "_SubParsersAction[ArgumentParser]", common: ArgumentParser) -> None:

@@ -134,6 +134,10 @@ def _command(args: Namespace, root: str | None, host: str | None, overrides: Seq
         from eagle3ops.commands import supports
 
         return supports.supports_command(args, json=json)
+    if args.command == "kernels":
+        from eagle3ops.commands import kernels
+
+        return kernels.kernels(args, json=json)
     if args.command == "hosts":
         from eagle3ops.commands import hosts
 
@@ -180,6 +184,7 @@ _HERE_ONLY = (
     "convert",
     "verify",
     "supports",
+    "kernels",
     "watch",
     "drill",
 )

@@ -23,9 +23,10 @@ _MODULES = {
     "sweep": "Sweep",
     "report": "Report",
     "compare": "Compare",
+    "build": "Build",
 }
 """Job name (and module) -> class, in the order in which the whole pipeline runs."""
-_APART = frozenset({"profile", "sweep", "compare"})
+_APART = frozenset({"profile", "sweep", "compare", "build"})
 """Those that the pipeline does not run: they are asked for by name."""
 
 

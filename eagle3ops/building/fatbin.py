@@ -1,7 +1,7 @@
 """For which GPUs does a compiled file hold code? Reads the fat binaries in it, without tools of the CUDA toolkit.
 
-A fat binary is what one translation unit compiled to: entries, each machine code (cubin) of one architecture or PTX. The
-format is not published; it was read off what `fatbinary` of CUDA 13.0 writes, and is compared with `cuobjdump -lelf`.
+A fat binary is what one translation unit compiled to: entries, each machine code (cubin) of one architecture or PTX.
+The format is not published; it was read off what `fatbinary` of CUDA 13.0 writes, and compared with `cuobjdump`.
 
 header   u32 magic, u16 version 1, u16 header bytes, u64 bytes of all entries
 entry    u16 kind (1 PTX, 2 cubin), u16, u32 header bytes, u64 payload bytes, u32 compressed bytes, u32, u16, u16,
@@ -20,7 +20,7 @@ from eagle3ops.building.elf import Buffer, is_elf, sections
 
 MAGIC = struct.pack("<I", 0xBA55ED50)
 SECTIONS = (".nv_fatbin", "__nv_relfatbin")
-"""Where nvcc puts fat binaries: those that run, and, looked at where there are none, those that have to be linked first."""
+"""Where nvcc puts fat binaries: those that run, and, looked at where there are none, those that are linked first."""
 PTX, CUBIN = 1, 2
 _EXACT, _FAMILY = 0x10_0000, 0x20_0000
 
@@ -99,7 +99,7 @@ def images_of(data: Buffer) -> list[Image]:
     if len(data) >= 52 and data[18:20] == b"\xbe\x00":
         # A cubin by itself (machine 190 is CUDA): its flags name the architecture, and no feature set.
         (flags,) = struct.unpack("<I", data[48:52])
-        number = flags >> 8 & 0xFF if data[8] and data[7] == 0x41 else flags & 0xFF
+        number = flags >> 8 & 0xFF if data[7:8] == b"\x41" else flags & 0xFF
         return [Image((Code(of_number(number)),))]
     found = sections(data)
     if not found:

@@ -1,4 +1,4 @@
-"""Which files does a Python really import for a package, and what else of that name lies in its way? It says so itself."""
+"""Which files does a Python really import for a package, and what else of that name lies there? It says so itself."""
 
 import json
 import os
@@ -155,7 +155,9 @@ def ask(python: str, package: str, *, variables: Mapping[str, str] | None = None
         Eagle3opsError: it does not answer.
     """
     if not package.isidentifier():
-        raise RequestError(f"{package!r} is no name of a package", remedy="the name that is imported, such as sgl_kernel")
+        raise RequestError(
+            f"{package!r} is no name of a package", remedy="the name that is imported, such as sgl_kernel"
+        )
     if not os.access(python, os.X_OK) or Path(python).is_dir():
         raise RequestError(f"{python} is no program", remedy="name a Python, such as /opt/sglang/bin/python")
     limit = IMPORT_LIMIT_S if load else _LIMIT_S
@@ -176,14 +178,17 @@ def ask(python: str, package: str, *, variables: Mapping[str, str] | None = None
                 return parse_answer(file.read(_ANSWER_BYTES), python, package)
         except subprocess.TimeoutExpired as error:
             what = "import it" if load else "say where it is"
-            raise Eagle3opsError(f"{python} does not {what} within {limit:.0f} s", remedy=f"try it: import {package}") from error
+            raise Eagle3opsError(
+                f"{python} does not {what} within {limit:.0f} s", remedy=f"try it: import {package}"
+            ) from error
         except OSError as error:
             if load:
                 # A library that ends the process when it is loaded: what is known without loading it still counts.
                 return _crashed(ask(python, package, variables=variables), done.returncode, done.stderr)
             last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [str(error)]
             raise RequestError(
-                f"{python} is no Python that answers: {last[0][:300]}", remedy="name a Python, such as /opt/sglang/bin/python"
+                f"{python} is no Python that answers: {last[0][:300]}",
+                remedy="name a Python, such as /opt/sglang/bin/python",
             ) from error
         except ValueError as error:
             raise Eagle3opsError(f"{python}: not the answer to what was asked: {error}") from error

@@ -120,7 +120,9 @@ def prove(imported: Imported, arch: Arch | None, built: Built | None = None) -> 
         why = f": {imported.error}" if imported.error else ""
         what = f"{python} finds no {imported.package}{why}"
         if built is None:
-            raise RequestError(what, remedy="the name is that of the import, such as sgl_kernel; --python names another Python")
+            raise RequestError(
+                what, remedy="the name is that of the import, such as sgl_kernel; --python names another Python"
+            )
         missing = Problem("not_importable", what, f"{python} -m pip install --no-deps --force-reinstall {built.path}")
         return Proof(imported, arch, (), (missing,), ())
     files = tuple(_held(path, imported, arch) for path in compiled_files(imported))
@@ -243,16 +245,16 @@ def _covered(files: Sequence[Held], arch: Arch) -> tuple[list[Problem], list[str
                 )
             )
     for file in with_code:
-        held = file.coverage
-        assert held is not None
-        if not held.any:
+        part = file.coverage
+        assert part is not None
+        if not part.any:
             if not any(str(file.path) in problem.what for problem in problems):
                 notes.append(f"{file.path.name}: nothing for {arch}; what needs it fails when it is called")
-        elif held.native < held.total:
-            rest = held.total - held.native - held.compiled
-            ptx = f", {held.compiled} as PTX that the driver compiles at the first start" if held.compiled else ""
+        elif part.native < part.total:
+            rest = part.total - part.native - part.compiled
+            ptx = f", {part.compiled} as PTX that the driver compiles at the first start" if part.compiled else ""
             none = f", {rest} not at all" if rest else ""
-            notes.append(f"{file.path.name}: {held.native} of {held.total} fat binaries for {arch}{ptx}{none}")
+            notes.append(f"{file.path.name}: {part.native} of {part.total} fat binaries for {arch}{ptx}{none}")
     return problems, notes
 
 
@@ -273,7 +275,9 @@ def _phantoms(imported: Imported, files: Sequence[Held], built: Built) -> list[P
             what = f"{place} is imported, a file of {age}, and not {library.name} as it was built"
         else:
             what = f"{library.name} was built, and {first.folder} is imported, where it is not"
-        problems.append(Problem("phantom", f"{what}; it is found by {way(imported, first)}", _unshadow(imported, built)))
+        problems.append(
+            Problem("phantom", f"{what}; it is found by {way(imported, first)}", _unshadow(imported, built))
+        )
     if not any(library.name.partition("/")[0].partition(".")[0] == package for library in built.libraries):
         what = f"{built.path.name} holds no compiled file of {package}"
         problems.append(Problem("phantom", what, "is that the package that was built? name it with --package"))
@@ -298,20 +302,25 @@ def _notes(imported: Imported, files: Sequence[Held]) -> list[str]:
     notes = []
     first = imported.first
     assert first is not None
-    for one in imported.others:
-        notes.append(f"{one.folder} has the same name and is never imported: {first.folder} comes before it")
+    notes += [
+        f"{other.folder} has the same name and is never imported: {first.folder} comes before it"
+        for other in imported.others
+    ]
     if len(imported.distributions) > 1:
         named = ", ".join(f"{one.name} {one.version}" for one in imported.distributions)
         notes.append(f"several distributions claim {imported.package}: {named}; what one installs, another overwrites")
     for one in imported.distributions:
-        inside = any(first.folder.is_relative_to(place) for place in (one.root, one.record))
-        if not inside:
-            kind = "editable" if one.editable else "installed"
-            notes.append(f"{one.name} {one.version} ({kind}, {one.root}) is not what is imported" if not one.editable
-                         else f"{one.name} {one.version} is installed editable: what is imported is a source folder")  # fmt: skip
-    for file in files:
-        if file.record == "changed":
-            notes.append(f"{file.path} is not the file that was installed: its RECORD names another content")
+        if first.folder.is_relative_to(one.root):
+            continue
+        if one.editable:
+            notes.append(f"{one.name} {one.version} is installed editable: what is imported is a source folder")
+        else:
+            notes.append(f"{one.name} {one.version}, installed in {one.root}, is not what is imported")
+    notes += [
+        f"{file.path} is not the file that was installed: its RECORD names another content"
+        for file in files
+        if file.record == "changed"
+    ]
     if imported.error:
         notes.append(f"the import failed, so what it loads is told by names: {imported.error}")
     return notes
@@ -323,8 +332,9 @@ def lines(proof: Proof) -> list[str]:
     told = []
     if first is not None:
         told.append(f"{imported.package} is imported from {first.folder}, by {way(imported, first)}")
-        for one in imported.distributions:
-            told.append(f"  of {one.name} {one.version}{' (editable)' if one.editable else ''}")
+        told += [
+            f"  of {one.name} {one.version}{' (editable)' if one.editable else ''}" for one in imported.distributions
+        ]
     for file in proof.files:
         share = ""
         if file.coverage is not None and proof.arch is not None:
