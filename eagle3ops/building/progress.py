@@ -67,6 +67,8 @@ class BuildWatch:
             if pattern.search(line):
                 if phase != self.phase and phase in ("fetching", "configuring"):
                     self._forget()
+                if phase != self.phase:
+                    self.current = ""
                 self.phase = phase
                 return True
         return False
