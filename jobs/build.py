@@ -148,7 +148,7 @@ class Build(Job):
             await installed(ctx, wanted, found, wheel)
             proof = await asyncio.to_thread(proven, ctx.pipeline, spec, wanted, built)
             tell(ctx, proof)
-        write_json(ctx.out / RESULT, result_of(wanted, built, proof))
+        write_json(ctx.out / RESULT, result_of(wanted, built, proof) | {"variables": variables_of_import(ctx.pipeline)})
         ctx.artifact(ctx.out / RESULT, note="what was built, and the proof")
         ctx.identify(" ".join(library.sha256 for library in built.libraries) or wheel.name)
         if not spec.keep_tree:
@@ -331,8 +331,13 @@ def proven(pipeline: Pipeline, spec: BuildSpec, wanted: "Wanted", built: "Built"
     from eagle3ops.building.proof import prove
 
     package = package_of(spec, built)
-    variables = {"PYTHONPATH": "", **pipeline.engine.environment}
-    return prove(ask(wanted.python.path, package, variables=variables, load=True), wanted.arch, built)
+    found = ask(wanted.python.path, package, variables=variables_of_import(pipeline), load=True)
+    return prove(found, wanted.arch, built)
+
+
+def variables_of_import(pipeline: Pipeline) -> dict[str, str]:
+    """Those that decide what an engine imports."""
+    return {"PYTHONPATH": "", **pipeline.engine.environment}
 
 
 def package_of(spec: BuildSpec, built: "Built") -> str:
@@ -386,6 +391,7 @@ def result_of(wanted: "Wanted", built: "Built", proof: "Proof | None") -> dict[s
 
 def changed(result: Mapping[str, Any]) -> str | None:
     """Why a finished build has to be done again: its sources, or what it installed, are no longer what they were."""
+    from eagle3ops.building.imported import ask
     from eagle3ops.building.sources import read_source
 
     try:
@@ -393,12 +399,15 @@ def changed(result: Mapping[str, Any]) -> str | None:
         if source.marks != result["marks"]:
             return f"the sources in {source.folder} have changed"
         proof = result["proof"]
-        if proof is not None and not proof["passed"]:
-            return "what was built was not what is imported"
         for file in result["imported"]:
             status = Path(file["path"]).stat()
             if (status.st_size, status.st_mtime_ns) != (file["bytes"], file["modified_ns"]):
                 return f"{file['path']} is another file by now"
+        if proof is not None:
+            found = ask(str(result["python"]), str(proof["package"]), variables=dict(result["variables"]))
+            at = None if found.first is None else str(found.first.folder)
+            if at != proof["imported_from"]:
+                return f"{proof['package']} is imported from {at} by now, and was from {proof['imported_from']}"
     except FileNotFoundError as error:
         return f"{error.filename} is gone"
     except (OSError, Eagle3opsError) as error:

@@ -271,7 +271,15 @@ def way(found: Imported, copy: Copy) -> str:
         link = next((f", loaded by {link}" for link, line, _ in found.links if hook in line), "")
         return f"the import hook {hook}{link}"
     entry = by.removeprefix("path ")
-    link = next((f", named in {link}" for link, _, folder in found.links if str(folder) == os.path.abspath(entry)), "")
+    # A line that begins with `import` is code, and may put the folder anywhere.
+    link = next(
+        (
+            f", named in {link}"
+            for link, line, folder in found.links
+            if entry and (str(folder) == os.path.abspath(entry) or (line.startswith("import") and entry in line))
+        ),
+        "",
+    )
     if not link and entry and entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         link = ", named in PYTHONPATH"
     return f"{entry or 'the current folder'}{link}"

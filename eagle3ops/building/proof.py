@@ -333,7 +333,9 @@ def lines(proof: Proof) -> list[str]:
     if first is not None:
         told.append(f"{imported.package} is imported from {first.folder}, by {way(imported, first)}")
         told += [
-            f"  of {one.name} {one.version}{' (editable)' if one.editable else ''}" for one in imported.distributions
+            f"  of {one.name} {one.version}{' (editable)' if one.editable else ''}"
+            for one in imported.distributions
+            if one.editable or first.folder.is_relative_to(one.root)
         ]
     for file in proof.files:
         share = ""

@@ -66,7 +66,9 @@ def test_a_feature_set_that_is_asked_for_has_to_be_there() -> None:
     assert runs_on(Code(parse_arch("sm_90a")), parse_arch("sm_90a"))
 
 
-@pytest.mark.parametrize(("text", "arch"), [("sm_90a", "sm_90a"), ("12.0", "sm_120"), ("120", "sm_120"), ("9.0a", "sm_90a")])
+@pytest.mark.parametrize(
+    ("text", "arch"), [("sm_90a", "sm_90a"), ("12.0", "sm_120"), ("120", "sm_120"), ("9.0a", "sm_90a")]
+)
 def test_names_of_architectures(text: str, arch: str) -> None:
     assert str(parse_arch(text)) == arch
 
@@ -105,7 +107,9 @@ def test_sections_are_those_that_readelf_names() -> None:
     path = RECORDED / "ops_90_120a.so"
     said = subprocess.run([readelf, "-SW", path], capture_output=True, text=True, check=True).stdout
     theirs = re.findall(r"^\s*\[\s*\d+\] (\.\S+)\s+(\S+)\s+[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+)", said, re.MULTILINE)
-    expected = [(name, int(at, 16), int(size, 16)) for name, kind, at, size in theirs if kind != "NOBITS" and int(size, 16)]
+    expected = [
+        (name, int(at, 16), int(size, 16)) for name, kind, at, size in theirs if kind != "NOBITS" and int(size, 16)
+    ]
     assert [(one.name, one.offset, one.size) for one in sections(path.read_bytes())] == expected
 
 

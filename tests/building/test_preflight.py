@@ -126,7 +126,9 @@ def test_each_fault_is_named_with_its_remedy(tmp_path: Path) -> None:
     program(tmp_path / "bin", "cmake", "cmake version 3.25.1")
     source = tree(tmp_path / "s", a_cpp="#include <numa.h>")
     (source / ".gitmodules").write_text('[submodule "x"]\n\tpath = third/x\n')
-    found = looked(tmp_path, source, arch="sm_121", torch_cuda="12.9", packages={"torch": "2.11.0"}, pip=None, network=True)
+    found = looked(
+        tmp_path, source, arch="sm_121", torch_cuda="12.9", packages={"torch": "2.11.0"}, pip=None, network=True
+    )
     faults = {name: one for name, one in found.items() if one.status == "bad"}
     assert "takes gcc up to 15" in faults["build.compiler"].value
     assert "g++-15" in (faults["build.compiler"].remedy or "")
