@@ -212,8 +212,13 @@ def test_what_cannot_be_asked(words: list[str], says: str, capsys: pytest.Captur
     assert "->" in said
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.sampled_from(
-    ["first", "copies", "links", "distributions", "mapped", "places", "origin", "by", "error", "python"]), c)))  # fmt: skip
+KEYS = ["first", "copies", "links", "distributions", "mapped", "places", "origin", "by", "error", "python"]
+ANSWERS = st.recursive(
+    st.none() | st.integers() | st.text(), lambda part: st.lists(part) | st.dictionaries(st.sampled_from(KEYS), part)
+)
+
+
+@given(ANSWERS)
 def test_any_answer(data: object) -> None:
     raw = json.dumps(data).encode()
     if isinstance(data, dict):

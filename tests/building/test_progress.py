@@ -23,7 +23,8 @@ REAL = """\
 
 
 def test_the_phases_of_a_build_in_their_order() -> None:
-    watch, seen = BuildWatch(), []
+    watch = BuildWatch()
+    seen: list[str] = []
     for at, line in enumerate(REAL.splitlines()):
         watch.feed(line, float(at))
         if not seen or seen[-1] != watch.phase:
