@@ -167,6 +167,21 @@ def test_a_header_that_is_missing(tmp_path: Path, source: Path, python: Path) ->
     assert "no_such_header.h: No such file or directory" in done.stderr
 
 
+def test_a_compiler_that_is_killed_for_memory_is_named(tmp_path: Path, source: Path, python: Path) -> None:
+    real = subprocess.check_output(["g++", "-print-prog-name=cc1plus"], text=True).strip()
+    if not Path(real).is_file():
+        pytest.skip("g++ here has no cc1plus of its own")
+    # What g++ says is its own; only that the kernel ends its child is done for it.
+    (tmp_path / "gcc").mkdir()
+    killed = tmp_path / "gcc/cc1plus"
+    killed.write_text(f'#!/bin/sh\ncase "$*" in *three.cpp*) kill -9 $$;; esac\nexec {real} "$@"\n')
+    killed.chmod(0o755)
+    done = run(tmp_path, words(tmp_path, source, python, f"environment={{CXX: g++ -B{tmp_path / 'gcc'}/}}", "jobs=4"))
+    assert done.returncode == 1, done.stderr
+    assert "out of memory: cc1plus was killed" in done.stderr
+    assert "stages.build.jobs=2" in done.stderr
+
+
 def test_ended_half_way_nothing_is_left_and_it_goes_on(tmp_path: Path, source: Path, python: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
