@@ -1,14 +1,13 @@
 """build: compile kernels from source for a GPU, install them, and prove that they are what Python imports."""
 
 import asyncio
-import contextlib
 import os
 import shutil
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 LOG = "compile"
 RESULT, PREFLIGHT = "build.json", "preflight.json"
-_POLL_S = 0.3
 
 
 class BuildSpec(StageSpec):
@@ -113,6 +111,8 @@ class Build(Job):
 
     def stale(self, out: Path) -> str | None:
         """The sources have changed, or something else is imported by now."""
+        from eagle3ops.building.result import changed
+
         result = read_json(out / RESULT)
         if result is None:
             return f"{RESULT} is missing or damaged"
@@ -122,6 +122,7 @@ class Build(Job):
         """Look, compile, install, prove."""
         from eagle3ops.building.built import read_built
         from eagle3ops.building.preflight import preflight
+        from eagle3ops.building.result import result_of
 
         spec = ctx.spec
         assert isinstance(spec, BuildSpec)
@@ -214,6 +215,7 @@ async def compiled(ctx: Context, spec: BuildSpec, wanted: "Wanted", found: "Pref
         Eagle3opsError: it failed, with the first error of the compilers.
     """
     from eagle3ops.building.recipe import tree_of, wheel_command
+    from eagle3ops.building.watched import watched
 
     folder = ctx.out / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
@@ -255,70 +257,10 @@ async def installed(ctx: Context, wanted: "Wanted", found: "Preflight", wheel: P
         Eagle3opsError: pip could not.
     """
     from eagle3ops.building.recipe import install_command
+    from eagle3ops.building.watched import watched
 
     variables = {**wanted.variables, "PYTHONPATH": "", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     await watched(ctx, install_command(wanted.python.path, wheel), "install", variables, found.jobs.count)
-
-
-async def watched(ctx: Context, argv: list[str], role: str, variables: Mapping[str, str], jobs: int) -> int:
-    """Run a program to its end and tell how far it is; the byte of its log at which it began.
-
-    Raises:
-        Eagle3opsError: it failed.
-    """
-    from eagle3ops.building.explain import failure
-    from eagle3ops.building.progress import BuildWatch
-    from eagle3ops.telemetry.cgroup import read_cgroup
-
-    log = ctx.run_dir / "logs" / f"{role}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    begin = log.stat().st_size if log.exists() else 0
-    kills = read_cgroup()["oom_kills"] or 0
-    watch, tail, phase = BuildWatch(), Tail(log, begin), ""
-    async with ctx.spawn(argv, role=role, env=variables) as process:
-        ended = False
-        while not ended:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _POLL_S)
-                ended = True
-            now = time.monotonic()
-            for line in tail.lines():
-                watch.feed(line, now)
-            if role == LOG and watch.phase != phase:
-                phase = watch.phase
-                ctx.info(f"{phase}{f': {watch.current}' if watch.current else ''}")
-            if watch.total is not None:
-                ctx.progress(watch.done, watch.total, watch.phase)
-                left = watch.seconds_left(now)
-                if left is not None:
-                    ctx.metric("seconds_left", round(left, 1))
-    if process.returncode != 0:
-        more = (read_cgroup()["oom_kills"] or 0) - kills
-        raise await asyncio.to_thread(
-            failure, ctx.run_dir, log.name, begin, code=process.returncode, jobs=jobs, oom_kills=max(0, more)
-        )
-    return begin
-
-
-class Tail:
-    """The whole lines that were added to a file since the last look."""
-
-    def __init__(self, path: Path, begin: int) -> None:
-        self._path, self._at, self._rest = path, begin, b""
-
-    def lines(self) -> list[str]:
-        """Those lines; a carriage return ends one, too, as progress bars write it."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                more = file.read(8 << 20)
-        except OSError:
-            return []
-        self._at += len(more)
-        *whole, rest = (self._rest + more).replace(b"\r", b"\n").split(b"\n")
-        # What never ends is no line.
-        self._rest = rest[-(1 << 16) :]
-        return [line[:4096].decode("utf-8", "replace") for line in whole]
 
 
 def proven(pipeline: Pipeline, spec: BuildSpec, wanted: "Wanted", built: "Built") -> "Proof":
@@ -368,50 +310,3 @@ def tell(ctx: Context, proof: "Proof") -> None:
         + (f", with code for {proof.arch}" if proof.arch else "")
     )
     ctx.verdict("kernels", proof.passed, reason, proof.as_json())
-
-
-def result_of(wanted: "Wanted", built: "Built", proof: "Proof | None") -> dict[str, Any]:
-    """What `build.json` holds."""
-    paths = [] if proof is None else [file.path for file in proof.files]
-    imported = [
-        {"path": str(path), "bytes": path.stat().st_size, "modified_ns": path.stat().st_mtime_ns} for path in paths
-    ]
-    return {
-        "source": str(wanted.source.folder),
-        "marks": wanted.source.marks,
-        "python": wanted.python.path,
-        "arch": str(wanted.arch) if wanted.arch else None,
-        "wheel": built.path.name,
-        "built": time.time(),
-        "libraries": [{"name": one.name, "sha256": one.sha256, "bytes": one.size} for one in built.libraries],
-        "imported": imported,
-        "proof": proof.as_json() if proof is not None else None,
-    }
-
-
-def changed(result: Mapping[str, Any]) -> str | None:
-    """Why a finished build has to be done again: its sources, or what it installed, are no longer what they were."""
-    from eagle3ops.building.imported import ask
-    from eagle3ops.building.sources import read_source
-
-    try:
-        source = read_source(Path(str(result["source"])))
-        if source.marks != result["marks"]:
-            return f"the sources in {source.folder} have changed"
-        proof = result["proof"]
-        for file in result["imported"]:
-            status = Path(file["path"]).stat()
-            if (status.st_size, status.st_mtime_ns) != (file["bytes"], file["modified_ns"]):
-                return f"{file['path']} is another file by now"
-        if proof is not None:
-            found = ask(str(result["python"]), str(proof["package"]), variables=dict(result["variables"]))
-            at = None if found.first is None else str(found.first.folder)
-            if at != proof["imported_from"]:
-                return f"{proof['package']} is imported from {at} by now, and was from {proof['imported_from']}"
-    except FileNotFoundError as error:
-        return f"{error.filename} is gone"
-    except (OSError, Eagle3opsError) as error:
-        return str(error).splitlines()[0]
-    except (KeyError, TypeError, ValueError) as error:
-        return f"{RESULT} is damaged: {error}"
-    return None
