@@ -10,6 +10,7 @@ from typing import Any
 
 from eagle3ops.building.architectures import Arch, Code
 from eagle3ops.building.built import Built, is_library, sha256
+from eagle3ops.building.cuobjdump import disagreement
 from eagle3ops.building.fatbin import Coverage, coverage, read_images, targets
 from eagle3ops.building.imported import Imported, way
 from eagle3ops.errors import RequestError
@@ -321,6 +322,10 @@ def _notes(imported: Imported, files: Sequence[Held]) -> list[str]:
         for file in files
         if file.record == "changed"
     ]
+    for file in files:
+        other = disagreement(file.path, file.targets)
+        if other is not None:
+            notes.append(f"{file.path.name}: {other}")
     if imported.error:
         notes.append(f"the import failed, so what it loads is told by names: {imported.error}")
     return notes

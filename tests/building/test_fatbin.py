@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3ops.building.architectures import Arch, Code, of_number, parse_arch, runs_on
+from eagle3ops.building.cuobjdump import disagreement, parse_list
 from eagle3ops.building.elf import sections
 from eagle3ops.building.fatbin import coverage, images_of, read_images, targets
 from eagle3ops.building.toolchain import find_toolkit
@@ -135,14 +135,23 @@ def test_what_nvcc_compiles_just_now(nvcc: Path, tmp_path: Path, mode: str) -> N
     assert held(made) == ["sm_90", "sm_120", "compute_120 (PTX)"]
 
 
+@pytest.fixture
+def cuobjdump() -> None:
+    if shutil.which("cuobjdump") is None and shutil.which(f"{os.environ.get('CUDA_HOME', '')}/bin/cuobjdump") is None:
+        pytest.skip("no cuobjdump on PATH or in CUDA_HOME")
+
+
+@pytest.mark.usefixtures("cuobjdump")
 @pytest.mark.parametrize("name", ["many.fatbin", "ops_90_120a.so", "ops_90.so"])
 def test_cuobjdump_counts_the_same(name: str) -> None:
-    cuobjdump = shutil.which("cuobjdump") or shutil.which(f"{os.environ.get('CUDA_HOME', '')}/bin/cuobjdump")
-    if cuobjdump is None:
-        pytest.skip("no cuobjdump on PATH or in CUDA_HOME")
-    said = subprocess.run([cuobjdump, "-lelf", RECORDED / name], capture_output=True, text=True, check=True).stdout
-    theirs = Counter(re.findall(r"\.sm_(\d+)[af]?\.cubin", said))
-    ours: Counter[str] = Counter()
-    for image in read_images(RECORDED / name):
-        ours.update(code.arch.plain.digits for code in image.codes if not code.ptx)
-    assert ours == theirs
+    found = targets(read_images(RECORDED / name))
+    assert disagreement(RECORDED / name, found) is None
+    # One that is left out is noticed.
+    less = {code: count for code, count in found.items() if code.arch.plain != H100}
+    assert "sm_90 x" in str(disagreement(RECORDED / name, {**less, Code(of_number(75)): 1}))
+
+
+@given(st.text())
+def test_any_list_of_cuobjdump(text: str) -> None:
+    line = "\nELF file    1: x.1.sm_120a.cubin\nPTX file    1: x.1.sm_90.ptx\n"
+    assert parse_list(text + line).get("120", 0) >= 1
