@@ -98,13 +98,20 @@ class Build(Job):
         except Eagle3opsError as error:
             return Plan(outputs=outputs, refusal=error)
         found = preflight(wanted, network=False)
+        notes = [f"{one.name}: {one.value}" for one in found.findings if one.status in ("bad", "warn")]
+        watchdog = ctx.pipeline.watchdog
+        if watchdog.on and watchdog.action == "restart" and "compiling" not in watchdog.deadlines:
+            notes.append(
+                "the watchdog ends what compiles for longer than 45 min, as engines do; kernels can take hours: "
+                "set watchdog.deadlines.compiling"
+            )
         return Plan(
             inputs=(str(wanted.source.folder), wanted.python.path),
             outputs=outputs,
             forecast=Forecast(
                 disk_bytes=spec.disk,
                 memory_bytes=found.jobs.count * spec.job_memory,
-                notes=tuple(f"{one.name}: {one.value}" for one in found.findings if one.status in ("bad", "warn")),
+                notes=tuple(notes),
             ),
             refusal=refusal(found),
         )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.errors import Refused, RequestError
+from eagle3ops.errors import Eagle3opsError, Refused, RequestError
 from eagle3ops.runs.history import forecast_seconds, past_seconds
 from eagle3ops.runs.job import Forecast, Plan, PlanContext, Registry
 from eagle3ops.runs.keys import stage_keys
@@ -54,11 +54,18 @@ def plan_stages(pipeline: Pipeline, registry: Registry, root: Path, cache: Path)
     finished: dict[str, Path] = {}
     plans: dict[str, Plan] = {}
     planned = []
+    pipeline_stages = frozenset(registry.order("pipeline"))
     for name in registry.names():
         job = registry.job(name)()
         known = store.look_up(job, keys[name])
         ctx = PlanContext(pipeline, pipeline.stages[name], known.out, dict(finished), dict(plans), cache)
-        plans[name] = timed(job.plan(ctx), store.folder, name)
+        try:
+            plans[name] = timed(job.plan(ctx), store.folder, name)
+        except Eagle3opsError as error:
+            if name in pipeline_stages:
+                raise
+            # What stands apart is no reason to refuse a pipeline that does not run it.
+            plans[name] = Plan(refusal=error)
         if known.done is not None:
             finished[name] = known.out
         gpus = wanted_gpus(pipeline) if job.uses_gpu else 0
