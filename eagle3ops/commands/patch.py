@@ -66,7 +66,7 @@ def _status(journal: Journal, *, json: bool) -> int:
     if json:
         write_json([
             {"recipe": one.recipe, "site": one.site, "applied": one.applied, "standing": one.standing,
-             "files": [file for file, _, _ in one.files], "drifted": one.drifted}
+             "files": [file for file, _, _ in one.files], "drifted": one.drifted, "under": one.under}
             for one in found
         ])  # fmt: skip
     elif not found:
@@ -75,6 +75,8 @@ def _status(journal: Journal, *, json: bool) -> int:
         rows = [(one.recipe, one.standing, when(one.applied), plain(one.site)) for one in found]
         table(("recipe", "standing", "since", "site-packages"), rows)
         for one in found:
+            if one.under:
+                write(f"{one.recipe} lies under {one.under}: take that one back first")
             for file in one.drifted:
                 write(f"drifted: {plain(file)} is neither the patched nor the original one")
         if any(one.drifted for one in found):

@@ -60,6 +60,8 @@ class Applied:
     """Files that are neither: an upgrade, or somebody's editor, replaced them."""
     version: str = ""
     """Of the engine, when it was patched."""
+    under: str = ""
+    """The patch that was applied over this one, to the same file, and has to be taken back first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,11 @@ class Journal:
             if len(found) > 1:
                 raise RequestError(f"{name} is applied in {len(found)} places", remedy="say which with --path")
             one = found[0]
+            if one.under:
+                raise RequestError(
+                    f"{one.under} was applied over {name}, to the same file",
+                    remedy=f"take that one back first: eagle3ops patch revert {one.under}",
+                )
             if one.drifted:
                 raise RequestError(
                     f"{', '.join(one.drifted)}: not what was patched: an upgrade or somebody's editor replaced it",
@@ -212,7 +219,8 @@ class Journal:
         last: dict[tuple[str, str], dict[str, Any]] = {}
         for entry in self.entries():
             last[str(entry["recipe"]), str(entry["site"])] = entry
-        return [self._stand(entry) for entry in last.values() if entry["event"] in ("applied", "prepared")]
+        found = [entry for entry in last.values() if entry["event"] in ("applied", "prepared")]
+        return [self._stand(entry, [other for other in found if other is not entry]) for entry in found]
 
     def deeds(self) -> list[Deed]:
         """What was done, oldest first; what was only begun stands there where nothing tells how it ended."""
@@ -245,19 +253,21 @@ class Journal:
                         found.append(entry)
         return found
 
-    def _stand(self, entry: dict[str, Any]) -> Applied:
-        drifted, count = [], 0
+    def _stand(self, entry: dict[str, Any], others: list[dict[str, Any]]) -> Applied:
+        drifted, count, under = [], 0, ""
         for file, before, after in entry["files"]:
             now = _digest_of(Path(file))
-            count += now == after
-            if now not in (before, after):
+            over = _over(file, after, now, others)
+            under = over or under
+            count += now == after or over != ""
+            if now not in (before, after) and not over:
                 drifted.append(file)
         standing: Standing = "drifted" if drifted else "applied" if count == len(entry["files"]) else "cut off"
         files = tuple((str(a), str(b), str(c)) for a, b, c in entry["files"])
         at = entry.get("at")
         when = float(at) if isinstance(at, int | float) else 0.0
         version = _version(entry)
-        return Applied(str(entry["recipe"]), str(entry["site"]), when, files, standing, tuple(drifted), version)
+        return Applied(str(entry["recipe"]), str(entry["site"]), when, files, standing, tuple(drifted), version, under)
 
     def _mend(self) -> None:
         """Take back what was cut off: the journal says `prepared`, and no later word."""
@@ -301,6 +311,15 @@ class Journal:
         with self.file.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
+
+
+def _over(file: str, digest: str, now: str | None, others: list[dict[str, Any]]) -> str:
+    """The topmost of the patches that lead, one over the other, from a file's patched state to what it is now."""
+    steps = {before: (after, str(one["recipe"])) for one in others for f, before, after in one["files"] if f == file}
+    top = ""
+    while digest != now and digest in steps:
+        digest, top = steps.pop(digest)
+    return top if digest == now else ""
 
 
 def _version(entry: dict[str, Any]) -> str:

@@ -163,6 +163,42 @@ def test_an_upgrade_is_seen_and_nothing_is_put_back_over_it(site: Path, tmp_path
     assert journal.standing() == []
 
 
+def test_a_patch_under_another_is_not_taken_for_an_upgrade(site: Path, tmp_path: Path) -> None:
+    journal, model = Journal(tmp_path / "root"), site / "toyengine" / "model.py"
+    journal.apply(parse_recipe(RECIPE, "toy.toml"), site, Path(sys.executable))
+    below = model.read_bytes()
+    over = """
+name = "over"
+title = "over"
+why = "to try"
+engine = "sglang"
+package = "toyengine"
+versions = ["1.0"]
+[[file]]
+path = "toyengine/model.py"
+[[file.edit]]
+kind = "method"
+class = "Outer"
+code = "def third(self): return 3"
+"""
+    journal.apply(parse_recipe(over, "over.toml"), site, Path(sys.executable))
+    stands = {one.recipe: (one.standing, one.drifted, one.under) for one in journal.standing()}
+    assert stands == {"toy": ("applied", (), "over"), "over": ("applied", (), "")}
+    patched = model.read_bytes()
+    with pytest.raises(RequestError, match="over was applied over toy"):
+        journal.revert("toy")
+    with pytest.raises(RequestError, match="nothing to forget"):
+        journal.forget("toy")
+    assert model.read_bytes() == patched
+    model.write_text("upgraded = True\n")
+    assert {one.standing for one in journal.standing()} == {"drifted"}
+    model.write_bytes(patched)
+    journal.revert("over")
+    assert model.read_bytes() == below
+    journal.revert("toy")
+    assert model.read_text() == MODEL
+
+
 def test_the_command_says_what_it_did(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (site / "toyengine/version.py").write_text('__version__ = "2.0"\n')
     (tmp_path / "toy.toml").write_text(RECIPE)
