@@ -70,7 +70,19 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         raise ValueError(f"no safetensors file: its header is damaged: {problem}") from problem
     if (last := max((info.end for info in found.values()), default=0)) > size:
         raise ValueError(f"torn: {last - size} of its bytes are missing at the end")
+    _without_gaps(found, 8 + length, size)
     return found
+
+
+def _without_gaps(found: dict[str, TensorInfo], at: int, size: int) -> None:
+    """The safetensors library refuses a file whose tensors do not fill it, one after the other."""
+    for info in sorted(found.values(), key=lambda one: (one.begin, one.end)):
+        if info.begin != at:
+            how = "overlaps the tensor before it" if info.begin < at else f"comes after {info.begin - at} unused bytes"
+            raise ValueError(f"{info.name!r} {how}, and nothing loads such a file")
+        at = info.end
+    if at < size:
+        raise ValueError(f"{size - at} bytes too many at the end, and nothing loads such a file")
 
 
 def _tensor(name: str, data: Any, path: Path, base: int) -> TensorInfo:

@@ -113,6 +113,22 @@ def cut(folder: Path) -> None:
     os.truncate(weights, weights.stat().st_size - 100)
 
 
+def longer(folder: Path) -> None:
+    with (folder / "model.safetensors").open("ab") as weights:
+        weights.write(bytes(8))
+
+
+def overlapping(folder: Path) -> None:
+    """Two tensors of one shape at one place, as after an export that wrote a header by hand."""
+    weights = folder / "model.safetensors"
+    raw = weights.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    header["norm.weight"] = header["layers.0.hidden_norm.weight"]
+    text = json.dumps(header).encode()
+    weights.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+
+
 BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "no config": (SG14, file(lambda folder: (folder / "config.json").unlink()), "config-missing"),
     "config is cut": (SG14, file(lambda folder: (folder / "config.json").write_text('{"hid')), "config-unreadable"),
@@ -122,6 +138,8 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
         SG14, file(rename), "weights-pickle",
     ),
     "weights are cut": (SG14, file(cut), "weights-damaged"),
+    "weights with bytes to spare": (SG14, file(longer), "weights-damaged"),
+    "weights that overlap": (VLLM, file(overlapping), "weights-damaged"),
     "weights are text": (SG14, write("model.safetensors", "version 1\noid"), "weights-damaged"),
     "a part is missing": (
         SG14,
@@ -130,6 +148,8 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     ),
     "the index is cut": (SG14, write(INDEX, "{"), "index-unreadable"),
     "no architecture": (SG14, without("architectures"), "architecture-missing"),
+    "no model_type": (SG14, without("model_type"), "model-type-missing"),
+    "a model_type that is null, on vLLM": (VLLM, config(model_type=None), "model-type-missing"),
     "vLLM's class on SGLang": (SG14, config(architectures=["Eagle3LlamaForCausalLM"]), "architecture-unknown"),
     "EAGLE's own class on SGLang": (SG14, config(architectures=["LlamaForCausalLM"]), "architecture-unknown"),
     "AngelSlim's class on our engine": (OURS, config(architectures=["Eagle3LlamaForCausalLM"]), "architecture-unknown"),
@@ -229,10 +249,17 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "aux layers are off": (
         SG14, config(eagle_config={IDS: OUTPUTS, "use_aux_hidden_state": False}), "aux-off",
     ),
+    "aux layers are null": (
+        SG23, config(eagle_config={IDS: OUTPUTS, "use_aux_hidden_state": None}), "aux-off",
+    ),
+    "aux layers are 0, on vLLM": (VLLM, config(eagle_config={"use_aux_hidden_state": 0}), "aux-off"),
     "ids in words": (SG14, nested(["1", "5", "8"]), "ids-wrong"),
     "a number for ids": (VLLM, config(**{IDS: 3}), "ids-wrong"),
     "no ids": (SG14, without("eagle_config"), "ids-missing"),
     "no ids on our engine": (OURS, without("eagle_config"), "ids-missing"),
+    "ids at the top, on our engine": (
+        OURS, both(without("eagle_config"), config(**{IDS: INPUTS})), "ids-not-read",
+    ),
     "ids at the top, on SGLang": (
         SG14, both(without("eagle_config"), config(**{IDS: [3, 5, 8]})), "ids-not-read",
     ),
@@ -368,6 +395,16 @@ def test_one_thing_is_wrong_and_one_is_found(name: str, tmp_path: Path) -> None:
     found = lint(*made.write(tmp_path), engine, version)
     assert [finding.code for finding in found] == [code], found
     assert all((one.where, one.what, one.cause, one.fix) for one in found)
+
+
+def test_what_is_no_number_is_not_called_missing(tmp_path: Path) -> None:
+    made = good("sglang")
+    config(rms_norm_eps="1e-5", max_position_embeddings="512")(made)
+    told = {one.code: one.what for one in lint(*made.write(tmp_path), *SG14)}
+    assert told == {
+        "eps-missing": "is '1e-5', which is no such number",
+        "context-missing": "is '512', which is no such number",
+    }
 
 
 def test_the_table_is_long_enough() -> None:

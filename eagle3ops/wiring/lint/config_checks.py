@@ -1,5 +1,6 @@
 """Does the engine understand the drafter's config, and mean by it what its trainer meant?"""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,6 +59,22 @@ def architecture(case: Case) -> bool:
             f"it has {', '.join(known)}; eagle3ops convert writes the right name, and turns ids that count otherwise",
         )
     return False
+
+
+def model_type(case: Case) -> None:
+    """Both engines load the config through transformers, which picks its class by `model_type`."""
+    value = case.config.get("model_type")
+    unfolded = case.config is not case.drafter.config
+    if case.engine == "reference" or (isinstance(value, str) and value) or unfolded:
+        return
+    like = {"latent": "deepseek_v3"}.get(case.family, case.family)
+    case.error(
+        "model-type-missing",
+        "config.json: model_type",
+        "is missing" if value is None else f"is {value!r}"[:200],
+        f"{case.name} cannot tell what config it is, and does not start",
+        f'write "model_type": "{like}"',
+    )
 
 
 def sizes(case: Case) -> None:
@@ -310,11 +327,12 @@ def layer_ids(case: Case) -> None:
             "write an object",
         )
         return
-    if case.eagle.get("use_aux_hidden_state") is False:
+    # Engines ask whether it is true of itself, so that null and 0 count as off, and the word "false" as on.
+    if not case.eagle.get("use_aux_hidden_state", True):
         case.error(
             "aux-off",
             "config.json: eagle_config.use_aux_hidden_state",
-            "is off",
+            f"is off: {json.dumps(case.eagle['use_aux_hidden_state'])}",
             f"{case.name} hands over the last state alone, and no aux layers",
             "write true for EAGLE-3",
         )
@@ -352,12 +370,19 @@ def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] 
     place = next((key for key in rule.keys if read[key]), None)
     ignored = next((key for key in read if read[key] and key not in rule.keys), None)
     where = f"config.json: {f'eagle_config.{IDS}' if (place or ignored or rule.keys[0]) == 'nested' else IDS}"
+    if place is None and case.engine == "reference":
+        found_at = "" if ignored is None else f": {read[ignored]} stand where it does not look"
+        case.error(
+            "ids-missing" if ignored is None else "ids-not-read",
+            where,
+            f"no layer ids{found_at}",
+            f"{case.name} has no default, and refuses the drafter",
+            "write the ids it was trained with into eagle_config, as outputs of layers",
+        )
+        return
     if place is None and ignored is None:
         fix = "write the ids it was trained with, in this engine's numbers: eagle3ops layers"
-        make = case.error if case.engine == "reference" else case.warn
-        make("ids-missing", where, "no layer ids", f"{case.name} takes its default", fix)
-        if case.engine == "reference":
-            return
+        case.warn("ids-missing", where, "no layer ids", f"{case.name} takes its default", fix)
     ids = read[place] if place else None
     found = captured(case.engine, case.version_text, case.target.architecture, layers, ids)
     if place is None and ignored is not None:

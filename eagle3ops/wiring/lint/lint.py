@@ -105,6 +105,7 @@ def _as_read(config: Mapping[str, Any], engine: str) -> Mapping[str, Any]:
 def _check(case: Case) -> None:
     if not config_checks.architecture(case):
         return
+    config_checks.model_type(case)
     config_checks.sizes(case)
     if case.sizes is None:
         return

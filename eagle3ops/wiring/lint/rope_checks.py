@@ -306,7 +306,7 @@ def context(case: Case) -> None:
         case.warn(
             "context-missing",
             "config.json: max_position_embeddings",
-            "is missing",
+            _absent(config, "max_position_embeddings"),
             "transformers takes 2048",
             "write the length it was trained for",
         )
@@ -324,7 +324,11 @@ def context(case: Case) -> None:
         case.warn(
             "eps-missing",
             "config.json: rms_norm_eps",
-            "is missing",
+            _absent(config, "rms_norm_eps"),
             "transformers takes 1e-6",
             "write the number it was trained with",
         )
+
+
+def _absent(config: Mapping[str, Any], name: str) -> str:
+    return "is missing" if config.get(name) is None else f"is {config[name]!r}, which is no such number"[:200]
