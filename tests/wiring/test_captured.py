@@ -51,6 +51,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("sglang", "0.5.23", "MiniMaxM3SparseForCausalLM", 60, [1, 29, 59], None, [2, 30, 60]),
         ("vllm", "0.32.0", "LlamaForCausalLM", 61, [0, 30, 61], None, [0, 30, 61]),
         ("vllm", "0.32.0", "DeepseekV3ForCausalLM", 61, [0, 30, 61], None, [30, 61]),
+        ("vllm", "0.32.0", "DeepseekV41ForCausalLM", 61, [0, 30, 61], None, [30, 61]),
         ("vllm", "0.32.0", "GlmMoeDsaForCausalLM", 78, [0, 39, 78], None, [0, 39]),
         ("vllm", "0.32.0", "SmolLM3ForCausalLM", 36, [33, 2, 18], None, [33, 2, 18]),
         ("vllm", "0.32.0", "LlamaForCausalLM", 30, [], None, [2, 15, 27]),
