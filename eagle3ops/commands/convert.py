@@ -31,11 +31,14 @@ def convert(args: Namespace, *, json: bool) -> int:
     errors = sum(one.severity == "error" for _, one in made.findings)
     if json:
         write_json({
-            "out": str(out), "from": made.form, "to": args.to, "boundary": list(made.layers.boundary), "errors": errors,
+            "out": str(out), "from": made.form, "to": args.to, "boundary": list(made.layers.boundary),
+            "assumed": made.assumed, "errors": errors,
             "findings": [{"engine": engine, **one.as_json()} for engine, one in made.findings],
         })  # fmt: skip
     else:
         write(f"{plain(out)}: from the form of {made.form}; it reads {made.layers}; every tensor is the same bytes")
+        if made.assumed:
+            write("warn   it names no layers: these are the default of all trainers; ask its trainer whether they hold")
         for engine, one in made.findings:
             write(f"{one.severity:5}  {engine}: {plain(one.code)}  {plain(one.where)}: {plain(one.what)}")
             write(f"       {plain(one.cause)}")

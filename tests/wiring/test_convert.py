@@ -246,6 +246,21 @@ def test_what_would_be_a_guess_is_refused(change: Callable[[Made], object], word
     assert not (tmp_path / "out" / "config.json").exists()
 
 
+@pytest.mark.parametrize("form", ["sglang", "specforge", "vllm"])
+def test_layers_that_nobody_named_are_said_to_be_assumed(form: str, tmp_path: Path) -> None:
+    """Lint warns of such a drafter; of the converted one, which names them, it does not."""
+    made = good("sglang")
+    made.config["eagle_config"].pop(IDS)
+    drafter, target = made.write(tmp_path)
+    done = convert(drafter, target, "both", tmp_path / "out", form=form)
+    assert done.assumed
+    assert list(done.layers.boundary) == INPUTS
+    made.config["eagle_config"][IDS], made.config[IDS] = OUTPUTS, INPUTS
+    (tmp_path / "named").mkdir()
+    named = made.write(tmp_path / "named")
+    assert not convert(*named, "both", tmp_path / "again", form=form).assumed
+
+
 class Harmful:
     def __reduce__(self) -> tuple[object, ...]:
         return (print, ("ran",))
@@ -266,6 +281,11 @@ def test_the_command(tmp_path: Path) -> None:
     told = subprocess.run(command, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["boundary"] == INPUTS
+    config = json.loads((drafter / "config.json").read_text())
+    del config["eagle_config"]
+    (drafter / "config.json").write_text(json.dumps(config))
+    unnamed = subprocess.run([*command[:-1], "--out", str(tmp_path / "other")], capture_output=True, text=True)
+    assert "names no layers" in unnamed.stdout
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 2
     assert "not empty" in again.stderr

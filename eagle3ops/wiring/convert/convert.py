@@ -23,6 +23,8 @@ class Converted:
 
     form: str
     layers: AuxLayers
+    assumed: bool
+    """It named no layers, so these are the default of all trainers."""
     findings: tuple[tuple[str, Finding], ...]
     """Engine with its version, and what lint finds there."""
 
@@ -62,7 +64,7 @@ def convert(
         write(checkpoint, meaning, model, to, out, sglang)
     served = [("sglang", sglang)] * (to != "vllm") + [("vllm", vllm)] * (to != "sglang")
     found = [(f"{engine} {version}", one) for engine, version in served for one in lint(out, target, engine, version)]
-    return Converted(meaning.form, meaning.layers, tuple(found))
+    return Converted(meaning.form, meaning.layers, meaning.assumed, tuple(found))
 
 
 def unpickle(drafter: Path, spare: Path) -> Path:

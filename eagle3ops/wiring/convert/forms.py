@@ -42,6 +42,8 @@ class Meaning:
     family: Family
     """As its tensors tell."""
     layers: AuxLayers
+    assumed: bool
+    """No ids stand in the config, so the layers are the default of all trainers."""
     config: Mapping[str, Any]
     """Sizes, rope and the like, flat."""
     norm_before_residual: bool
@@ -107,6 +109,7 @@ def read(folder: Path, target: Target, form: str | None, sglang: str) -> tuple[C
         form=form,
         family=_family(names),
         layers=_layers(form, config, target, layers, sglang),
+        assumed=form != "eagle" and not _heard(form, config),
         config={key: value for key, value in flat.items() if key not in _NOT_PASSED_ON},
         norm_before_residual=bool(switch.get("norm_before_residual", form == "speculators")),
         norm_before_fc=bool(switch.get("norm_before_fc")),
@@ -154,6 +157,14 @@ def _layers(form: str, config: Mapping[str, Any], target: Target, layers: int, s
         return AuxLayers(told.boundary, layers)
     except ValueError as error:
         raise ConversionRefused(str(error), remedy="are the ids those of this target?") from error
+
+
+def _heard(form: str, config: Mapping[str, Any]) -> object:
+    """What the config says about layers, at the place where this form says it."""
+    eagle = config.get("eagle_config")
+    if form in ("angelslim", "vllm", "speculators"):
+        return config.get(ANGELSLIM_IDS if form == "angelslim" else IDS)
+    return isinstance(eagle, Mapping) and eagle.get(IDS)
 
 
 def _ids(value: object, where: str) -> list[int]:
