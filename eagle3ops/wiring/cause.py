@@ -5,7 +5,7 @@ these one token earlier and later. What the segments then hold together is put i
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.eagle3.layers import AuxLayers
@@ -147,6 +147,12 @@ def explain(trained: AuxLayers, held: Sequence[Held | None]) -> Cause | None:
     if 0 in served and 0 not in wanted:
         return Cause("embedding", "the embedding is served for a layer", lines, _write(trained), told)
     return Cause("other_layers", "other layers are served", lines, _write(trained), told)
+
+
+def of_features(cause: Cause) -> Cause:
+    """The cause in stored features: no engine is to be set otherwise, they are to be made again."""
+    fix = "extract the features again, and train again: the drafter learnt from these"
+    return replace(cause, words=cause.words.replace("served", "stored"), fix=fix)
 
 
 def _unknown(trained: AuxLayers, held: Sequence[Held | None]) -> Cause:

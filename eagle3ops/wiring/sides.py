@@ -14,7 +14,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.wiring.checks import Check
 from eagle3ops.wiring.data import Kept, Prompt, Rendering, check_mask, check_template, check_tokens
 from eagle3ops.wiring.noise import STORED, Limits, coarser, limits
-from eagle3ops.wiring.verdict import Outcome, WiringVerdict, judge, worst_of
+from eagle3ops.wiring.verdict import FEATURES, Outcome, WiringVerdict, judge, worst_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -211,7 +211,7 @@ def _fingerprints(
 ) -> "tuple[tuple[WiringVerdict, ...], dict[str, Cause], Check]":
     """Verdicts on stored features and engine, why one is no PASS, and the check of the stored final state."""
     from eagle3ops.eagle3.checkpoint import read_drafter_config
-    from eagle3ops.wiring.cause import explain, search
+    from eagle3ops.wiring.cause import explain, of_features, search
     from eagle3ops.wiring.fingerprint import match_segments
 
     layers = target.config.num_layers
@@ -236,6 +236,7 @@ def _fingerprints(
         if not verdict.passed:
             cause = explain(trained, search(states_of, references, normed, allowed[side].unrelated))
             if cause is not None:
+                cause = of_features(cause) if side == FEATURES else cause
                 causes[side] = cause
                 verdict = verdict.settled(cause)
         sides.append(verdict)

@@ -20,6 +20,8 @@ MAX_ERROR = limits().error
 """Above this relative error a state is no sure match, in the coarsest dtype that was measured."""
 
 Outcome = Literal["PASS", "FAIL", "UNDECIDED"]
+FEATURES = "stored features"
+"""The side of what training read."""
 WORST: tuple[Outcome, ...] = ("FAIL", "UNDECIDED", "PASS")
 
 
@@ -103,9 +105,19 @@ def judge(
         )
     else:
         told = [segment for segment in segments if segment.verdict == outcome]
+        if side == FEATURES:
+            told = [replace(segment, reason=_of_features(trained, segment)) for segment in told]
         reason = f"{side}: " + "; ".join(segment.reason for segment in told)
         decides = "; ".join(dict.fromkeys(segment.decides for segment in told if segment.decides))
     return WiringVerdict(side, outcome == "PASS", reason, segments, outcome, decides)
+
+
+def _of_features(trained: AuxLayers, segment: SegmentVerdict) -> str:
+    """Training read what is stored: where that is another layer, it is the record that is wrong about it."""
+    if segment.verdict != "FAIL" or segment.served == segment.trained or "matches no boundary" in segment.reason:
+        return segment.reason
+    recorded, held = (AuxLayers.describe(k, trained.num_layers) for k in (segment.trained, segment.served))
+    return f"segment {segment.segment} is recorded as {recorded}, but {held} is stored"
 
 
 def _judge_segment(

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.wiring.cause import Held, explain, of_features
 from eagle3ops.wiring.fingerprint import SegmentMatch, greedy_agreement, match_segments
 from eagle3ops.wiring.verdict import judge
 
@@ -66,6 +67,24 @@ def test_the_embedding_in_place_of_a_layer_is_named() -> None:
     assert not verdict.passed
     assert "trained on boundary 1 (output of layer 0), but boundary 0 (embedding) is served" in verdict.reason
     assert [segment.passed for segment in verdict.segments] == [False, True, True]
+
+
+def test_of_stored_features_it_is_the_record_that_is_wrong() -> None:
+    """Training read what is stored, so it was not trained on what the record says, and no engine is to be set."""
+    reference = made_up()
+    captured = torch.cat([reference[3], reference[1], reference[5]], dim=-1)
+    trained = AuxLayers((1, 3, 5), 6)
+    verdict = judge("stored features", trained, [match_segments(captured, reference)])
+    assert "segment 0 is recorded as boundary 1 (output of layer 0), but boundary 3" in verdict.reason
+    assert "served" not in verdict.reason
+    cause = explain(trained, [Held(3), Held(1), Held(5)])
+    assert cause is not None
+    told = of_features(cause)
+    assert told.kind == "reordered"
+    assert "extract the features again" in told.fix
+    assert "engine" not in told.fix + told.words
+    other = torch.randn(8, 48, generator=torch.Generator().manual_seed(2))
+    assert "matches no boundary" in judge("stored features", trained, [match_segments(other, reference)]).reason
 
 
 def test_states_of_another_model_match_nothing() -> None:
