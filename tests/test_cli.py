@@ -85,7 +85,10 @@ def test_without_a_terminal_the_console_is_refused_without_escape_codes() -> Non
         (("runs", "gc", "--keep", "-1"), "argument --keep: '-1' is not a whole number, 0 or more"),
         (("runs", "list", "--root", "~nobody-here/runs"), "~nobody-here/runs: the home folder of nobody-here"),
         (("plan", "~nobody-here/mine.yaml"), "there is no such file"),
-        (("plan", "demo", "--set", "stages.generate.prompts=~nobody-here/p.jsonl"), "/~nobody-here/p.jsonl: no such file"),
+        (
+            ("plan", "demo", "--set", "stages.generate.prompts=~nobody-here/p.jsonl"),
+            "/~nobody-here/p.jsonl: no such file",
+        ),
         (("runs", "show", "none"), "there is no run 'none'"),
         (("runs", "gc", "--keep", "-1"), "--keep"),
         (("runs",), "COMMAND"),
