@@ -3,12 +3,17 @@
 from argparse import (
     SUPPRESS,
     ArgumentParser,
+    ArgumentTypeError,
     BooleanOptionalAction,
     RawDescriptionHelpFormatter,
     _SubParsersAction,
 )
+from collections.abc import Callable
+from typing import TypeVar
 
 from eagle3ops import __version__
+
+N = TypeVar("N", int, float)
 
 EPILOG = """\
 exit codes: 0 done; 1 a job failed; 2 the request is wrong; 3 a verdict is FAIL or UNDECIDED; 4 stopped by the watchdog;
@@ -337,36 +342,32 @@ def _add_telemetry(commands: "_SubParsersAction[ArgumentParser]", common: Argume
     play.add_argument("file")
 
 
-def _rate(text: str) -> float:
-    value = float(text)
-    if not 0.01 <= value <= 100:
-        raise ValueError("out of range")
+def _number(text: str, kind: type[N], wanted: str, fits: Callable[[N], bool]) -> N:
+    """A number in its range. argparse repeats the message of this error, and of no other."""
+    try:
+        value = kind(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not {wanted}") from None
+    if not fits(value):
+        raise ArgumentTypeError(f"{text!r} is not {wanted}")
     return value
+
+
+def _rate(text: str) -> float:
+    return _number(text, float, "a number from 0.01 to 100", lambda value: 0.01 <= value <= 100)
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e8:
-        raise ValueError("out of range")
-    return value
+    return _number(text, float, "a number of seconds above 0", lambda value: 0 < value < 1e8)
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError("negative")
-    return value
+    return _number(text, int, "a whole number, 0 or more", lambda value: value >= 0)
 
 
 def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 65536:
-        raise ValueError("out of range")
-    return value
+    return _number(text, int, "a port (0 to 65535)", lambda value: 0 <= value < 65536)
 
 
 def _days(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e6:
-        raise ValueError("out of range")
-    return value
+    return _number(text, float, "a number of days, 0 or more", lambda value: 0 <= value < 1e6)

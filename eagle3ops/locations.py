@@ -4,14 +4,28 @@ import os
 import tempfile
 from pathlib import Path
 
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, RequestError
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with its `~` filled in; one of a user whom nobody knows stays as it stands, and is then not found."""
+    return Path(os.path.expanduser(path))
+
+
+def _folder(chosen: str | Path) -> Path:
+    """A folder that may be made: a folder of the name `~anna` must not come into being here."""
+    folder = os.path.expanduser(chosen)
+    if folder.startswith("~"):
+        who = folder[1:].partition("/")[0]
+        raise RequestError(f"{folder}: the home folder of {who or 'this user'} is not known", remedy="write it out")
+    return Path(folder).absolute()
 
 
 def root(given: str | Path | None = None) -> Path:
     """Folder of runs, stage outputs and the ledger: `given`, else $EAGLE3OPS_ROOT, else the user's data folder."""
     chosen = given or os.environ.get("EAGLE3OPS_ROOT")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return _folder(chosen)
     import platformdirs
 
     return Path(platformdirs.user_data_dir("eagle3ops", appauthor=False))
@@ -21,7 +35,7 @@ def cache() -> Path:
     """Folder of what can be fetched or built again: $EAGLE3OPS_CACHE, else the user's cache folder."""
     chosen = os.environ.get("EAGLE3OPS_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return _folder(chosen)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("eagle3ops", appauthor=False))
@@ -31,7 +45,7 @@ def config_folder() -> Path:
     """Folder of the user's settings: $EAGLE3OPS_CONFIG, else the usual place of the system."""
     chosen = os.environ.get("EAGLE3OPS_CONFIG")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return _folder(chosen)
     import platformdirs
 
     return Path(platformdirs.user_config_dir("eagle3ops", appauthor=False))
@@ -41,7 +55,7 @@ def crash_folder() -> Path:
     """Folder of the reports that a crashed console leaves: below $EAGLE3OPS_STATE, else the user's folder of logs."""
     chosen = os.environ.get("EAGLE3OPS_STATE")
     if chosen:
-        return Path(chosen).expanduser().absolute() / "crashes"
+        return _folder(chosen) / "crashes"
     import platformdirs
 
     return Path(platformdirs.user_log_dir("eagle3ops", appauthor=False)) / "crashes"
@@ -51,7 +65,7 @@ def state_folder() -> Path:
     """Folder of what the console keeps between two times: $EAGLE3OPS_STATE, else the usual place of the system."""
     chosen = os.environ.get("EAGLE3OPS_STATE")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return _folder(chosen)
     import platformdirs
 
     return Path(platformdirs.user_state_dir("eagle3ops", appauthor=False))

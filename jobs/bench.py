@@ -17,6 +17,7 @@ from eagle3ops.jobs.lineup import plan_context, planned, shared, visited, visits
 from eagle3ops.jobs.loads import BUNDLED, cases
 from eagle3ops.jobs.near_ties import Outputs, ask_baseline, collect, judged
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
+from eagle3ops.locations import expanded
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -88,7 +89,7 @@ class BenchSpec(StageSpec):
     @classmethod
     def _absolute(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         # The run may be started, or resumed, from another folder.
-        return tuple(name if name == BUNDLED else str(Path(name).expanduser().absolute()) for name in value)
+        return tuple(name if name == BUNDLED else str(expanded(name).absolute()) for name in value)
 
     @property
     def longest(self) -> int:

@@ -11,6 +11,7 @@ from eagle3ops.errors import RequestError
 from eagle3ops.jobs.bench import BASELINE
 from eagle3ops.jobs.lineup import shared
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec
+from eagle3ops.locations import expanded
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import find_run
 from eagle3ops.spec.base import StageSpec
@@ -50,7 +51,7 @@ class CompareSpec(StageSpec):
             if not place:
                 raise ValueError(f"{text!r} names no drafter")
             if place != OURS and not place.startswith(RUN):
-                place = str(Path(place).expanduser().absolute())
+                place = str(expanded(place).absolute())
             found.append(name + separator + place)
         if len(set(found)) != len(found):
             raise ValueError("a drafter is named twice")

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_jsonl
 from eagle3ops.engines.footprint import engine_forecast, engine_notes, engine_refusal
 from eagle3ops.errors import Eagle3opsError, RequestError
+from eagle3ops.locations import expanded
 from eagle3ops.prompts import Prompt, bundled_prompts, load_prompts
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
@@ -59,7 +60,7 @@ class GenerateSpec(StageSpec):
     @classmethod
     def _absolute(cls, value: str) -> str:
         # The run may be started, or resumed, from another folder.
-        return value if value == BUNDLED else str(Path(value).expanduser().absolute())
+        return value if value == BUNDLED else str(expanded(value).absolute())
 
 
 def in_flight(spec: GenerateSpec, engine: EngineSpec) -> int:

@@ -12,6 +12,7 @@ from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.jobs.alternate import last_values, take_turns
 from eagle3ops.jobs.extract import Extract, ExtractSpec
 from eagle3ops.jobs.multiplex import QUOTA_FILE, Survey, heldout_bytes, outlook, survey
+from eagle3ops.locations import expanded
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext, load_registry
@@ -63,7 +64,7 @@ class TrainSpec(StageSpec):
     @field_validator("init_from")
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
-        return None if value is None else str(Path(value).expanduser().absolute())
+        return None if value is None else str(expanded(value).absolute())
 
 
 class Train(Job):

@@ -8,12 +8,12 @@ import termios
 import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from eagle3ops.commands.output import write, write_json
 from eagle3ops.errors import Eagle3opsError, ExitCode, HostUnreachable, RequestError
-from eagle3ops.hosts.address import parse_address
+from eagle3ops.hosts.address import Address, parse_address
 from eagle3ops.hosts.prompts import Prompts
 from eagle3ops.hosts.registry import LOCAL, Host, Registry, check_name, check_remote_path, find_host, own_known_hosts
 from eagle3ops.words import plain
@@ -140,10 +140,17 @@ async def _add(args: Namespace, *, json: bool) -> int:
         root=check_remote_path(args.host_root, "--root"),
     )
     registry = Registry()
+    # A container comes back under another port: where its Python and its runs are has not changed with it.
+    before = registry.hosts().get(host.name)
+    kept = [(key, getattr(before, key)) for key in ("python", "root") if before and getattr(host, key) is None]
+    kept = [(key, value) for key, value in kept if value is not None]
+    host = replace(host, **dict(kept))
     fresh = registry.add(host)
     if json:
         write_json({**_as_json(host), "new": fresh})
     _say(f"{host.name}: {'added' if fresh else 'changed'} ({host.address}) in {registry.path}")
+    if kept:
+        _say(f"  as before: {', '.join(f'{key} {value}' for key, value in kept)}; `hosts remove` first forgets them")
     if not TerminalPrompts.possible():
         _say(f"  next: eagle3ops hosts test {host.name}")
         return ExitCode.DONE
@@ -167,12 +174,27 @@ def _only_remote(name: str) -> Host:
 
 
 async def _trust(name: str, given: str | None, *, json: bool) -> int:
+    from eagle3ops.hosts.ssh.errors import HostKeyUnknown
     from eagle3ops.hosts.ssh.transport import SshTransport
     from eagle3ops.hosts.ssh.trust import trust
 
     prompts = TerminalPrompts()
     transport = SshTransport(_only_remote(name), prompts)
-    results = await trust(transport, prompts, given)
+    try:
+        results = await trust(transport, prompts, given)
+    except HostKeyUnknown as error:
+        if prompts.possible():
+            raise
+        # Its usual remedy is the very command that was given here.
+        itself = error.endpoint.asked == transport.host.address.host
+        which = name if itself else str(Address(error.endpoint.asked, port=error.endpoint.port))
+        raise HostKeyUnknown(
+            error.what,
+            remedy=f"nobody can be asked here: get the fingerprint from {which} by another way, then: eagle3ops hosts "
+            f"trust {which} --fingerprint SHA256:...",
+            endpoint=error.endpoint,
+            key=error.key,
+        ) from error
     if json:
         write_json([{"host": str(item.endpoint), "key": item.key, "added": item.added} for item in results])
     for item in results:

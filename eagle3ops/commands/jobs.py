@@ -15,6 +15,7 @@ from uuid import uuid4
 from eagle3ops import locations
 from eagle3ops.commands.story import Ending, Story, narrator, say
 from eagle3ops.errors import ExitCode, RequestError
+from eagle3ops.locations import expanded
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.orders import Order, Started, cancel, place, resume
@@ -53,7 +54,7 @@ def read_pipeline(spec: str | None, registry: Registry, overrides: Sequence[str]
     if name in known and not (spec and Path(spec).is_file()):
         source = f"{name}.yaml (comes with eagle3ops)"
         return parse_pipeline(known[name].read_bytes(), source, specs, overrides), source
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.exists() and path.suffix not in (".yaml", ".yml"):
         require_known_names([name], [*sorted(known)], "file or bundled pipeline")
     return load_pipeline(path, specs, overrides), str(path.absolute())

@@ -317,7 +317,7 @@ class _Notices:
 
     def __call__(self, state: "LinkState") -> None:
         if state.kind == "waiting" and self.connected:
-            why = state.why or "the connection was lost"
+            why = (state.why or "the connection was lost").removeprefix(f"{self.host}: ")
             if not self.lost:
                 say(f"{self.host}: {plain(why)}; what runs there goes on; reconnecting")
             elif why not in self._said and len(self._said) < REASONS:

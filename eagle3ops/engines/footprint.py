@@ -9,6 +9,7 @@ from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
 from eagle3ops.engines.base import Explains, ServeSpec, on_gpu
 from eagle3ops.engines.registry import adapter
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.locations import expanded
 from eagle3ops.runs.job import Forecast, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec
 
@@ -164,5 +165,5 @@ def _target_folder(ctx: PlanContext) -> Path | None:
             return Path(json.loads((ctx.inputs["fetch"] / "target.json").read_text(encoding="utf-8"))["path"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-    folder = Path(ctx.pipeline.target.model).expanduser()
+    folder = expanded(ctx.pipeline.target.model)
     return folder if (folder / "config.json").is_file() else None

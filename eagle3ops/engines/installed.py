@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eagle3ops.errors import Eagle3opsError, RequestError
+from eagle3ops.locations import expanded
 
 _VERSIONS = """\
 import importlib.metadata as m, json, sys
@@ -30,7 +31,7 @@ def interpreter(python: str | None) -> str:
 
     The path is not resolved further: a virtual environment is told by the name under which its Python is called.
     """
-    return sys.executable if python is None else str(Path(python).expanduser())
+    return sys.executable if python is None else str(expanded(python))
 
 
 def versions(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.locations import expanded
 from eagle3ops.spec.base import StageSpec
 from eagle3ops.spec.models import Pipeline
 
@@ -67,7 +68,7 @@ class PlanContext:
 
     def target_config(self) -> dict[str, object] | None:
         """The target's `config.json` (a multimodal target's text part), once it is on this machine."""
-        folders = [Path(self.pipeline.target.model).expanduser()]
+        folders = [expanded(self.pipeline.target.model)]
         fetched = self.inputs.get("fetch")
         if fetched is not None:
             folders += [fetched, fetched / "model", fetched / "target"]

@@ -5,10 +5,10 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError, HostUnreachable, RequestError, SpecError
+from eagle3ops.locations import expanded
 from eagle3ops.screens.launch.form import Problem
 from eagle3ops.spec.yamltree import MAX_BYTES
 from eagle3ops.words import plain
@@ -138,7 +138,7 @@ def read_file(path: str) -> tuple[str, str]:
     Raises:
         RequestError: it cannot be read, or is none.
     """
-    full = Path(path).expanduser().absolute()
+    full = expanded(path).absolute()
     try:
         if full.is_dir():
             raise RequestError(f"{full}: a folder; a pipeline file is wanted")
@@ -168,7 +168,7 @@ def save_file(path: str, text: str, *, replace: bool) -> str | None:
     Raises:
         RequestError: it cannot be written.
     """
-    full = Path(path).expanduser().absolute()
+    full = expanded(path).absolute()
     partial = full.with_name(f".{full.name}.{os.getpid()}.tmp")
     try:
         partial.write_text(text, encoding="utf-8")

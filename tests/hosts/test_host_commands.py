@@ -67,6 +67,7 @@ def test_life_of_a_host(ssh_world: SshWorld) -> None:
     refused = hosts("trust", "gpu")
     assert refused.returncode == 5
     assert key in refused.stderr
+    assert "hosts trust gpu --fingerprint SHA256:..." in refused.stderr, "a script is told what it has to give"
     assert hosts("trust", "gpu", "--fingerprint", "SHA256:" + "A" * 43).returncode == 5
     assert hosts("trust", "gpu", "--fingerprint", "nonsense").returncode == 2
     assert not ssh_world.own_known_hosts.exists()
@@ -106,6 +107,25 @@ def test_a_host_with_another_version_is_said_to_have_one(ssh_world: SshWorld, tm
     listed = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=100)
     assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
     assert f"gpu: {said}" in listed.stderr
+
+
+def test_a_script_is_told_which_jump_to_trust(ssh_world: SshWorld) -> None:
+    target, jump = ssh_world.server(), ssh_world.server()
+    far = f"Host far\n  HostName 127.0.0.1\n  Port {target.port}\n  ProxyJump jump\n"
+    ssh_world.config(f"{far}Host jump\n  HostName 127.0.0.1\n  Port {jump.port}\n")
+    key = fingerprint(asyncssh.read_public_key(f"{target.host_key}.pub"))
+    refused = hosts("trust", "ssh://root@far", "--fingerprint", key)
+    assert refused.returncode == 5
+    assert f"hosts trust ssh://jump:{jump.port} --fingerprint" in refused.stderr
+
+
+def test_a_new_address_forgets_neither_python_nor_root(ssh_home: Path) -> None:
+    assert hosts("add", "gpu", "ssh://root@gpu:40022", "--python", "/opt/python", "--root", "/data").returncode == 0
+    moved = hosts("add", "gpu", "ssh://root@gpu:40023", "--root", "/data2", "--json")
+    assert json.loads(moved.stdout) == {
+        "name": "gpu", "address": "ssh://root@gpu:40023", "python": "/opt/python", "root": "/data2", "new": False,
+    }  # fmt: skip
+    assert "as before: python /opt/python;" in moved.stderr
 
 
 def test_wrong_requests(ssh_home: Path) -> None:

@@ -162,3 +162,12 @@ def test_jumps(ssh_home: Path) -> None:
     assert [hop.asked for hop in chain(Address("far"))] == ["far"]
     write(ssh_home, "Host far\n  ProxyJump ssh://me@[::1]:2222\n")
     assert str(chain(Address("far"))[0]) == "me@[::1]:2222"
+
+
+def test_the_home_of_an_unknown_user_is_no_reason_to_fall_over(ssh_home: Path) -> None:
+    old = "~nobody-here/.ssh/"
+    lines = [f"IdentityFile {old}id", f"CertificateFile {old}c", f"UserKnownHostsFile {old}k", f"IdentityAgent {old}a"]
+    config = ssh_home / ".ssh" / "config"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text("Host old\n" + "".join(f"  {line}\n" for line in lines))
+    assert resolve(Address("old")).keys == (Path("~nobody-here/.ssh/id"),)

@@ -146,6 +146,7 @@ def test_a_session_that_is_killed_is_said_and_nothing_is_lost(big: There) -> Non
     out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
     assert "what runs there goes on" in err
+    assert "big: big:" not in err
     assert "big: connected again" in err
     numbers = [json.loads(line)["seq"] for line in out.splitlines()]
     assert numbers == list(range(1, big.runs()[0].last_seq() + 1))

@@ -15,6 +15,7 @@ from eagle3ops.errors import RequestError
 from eagle3ops.hosts.address import Address, parse_address
 from eagle3ops.hosts.ssh.known_hosts import lookup_name
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
+from eagle3ops.locations import expanded
 
 if TYPE_CHECKING:
     from asyncssh.config import SSHClientConfig
@@ -60,7 +61,7 @@ class Endpoint:
 
 def config_files() -> tuple[str, ...]:
     """The configuration files that are there and readable: the user's, then the system's."""
-    candidates = [Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG]
+    candidates = [expanded("~/.ssh/config"), SYSTEM_CONFIG]
     return tuple(str(path) for path in candidates if path.is_file() and os.access(path, os.R_OK))
 
 
@@ -104,10 +105,10 @@ def resolve(address: Address) -> Endpoint:
         names=names,
         known_hosts=(*checked, *system),
         unchecked=not checked,
-        keys=tuple(Path(key).expanduser() for key in keys),
+        keys=tuple(expanded(key) for key in keys),
         keys_named=named is not None,
         only_these_keys=bool(config.get("IdentitiesOnly")),
-        certificates=tuple(Path(file).expanduser() for file in many("CertificateFile") or []),
+        certificates=tuple(expanded(file) for file in many("CertificateFile") or []),
         agent=_agent(config),
         jump=text("ProxyJump"),
         proxy_command=text("ProxyCommand"),
@@ -175,7 +176,7 @@ def _agent(config: "SSHClientConfig") -> str | None:
         return os.environ.get("SSH_AUTH_SOCK") or None
     if re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", value):
         return os.environ.get(value[1:]) or None
-    return str(Path(value).expanduser())
+    return str(expanded(value))
 
 
 def _path(text: str, config: "SSHClientConfig") -> Path:
@@ -183,4 +184,4 @@ def _path(text: str, config: "SSHClientConfig") -> Path:
     tokens: dict[str, str] = getattr(config, "_tokens", {})
     filled = re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
     filled = re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", lambda match: os.environ.get(match[1], ""), filled)
-    return Path(filled).expanduser()
+    return expanded(filled)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eagle3ops.errors import RequestError
+from eagle3ops.locations import expanded
 
 LARGEST = 16 << 20
 """Bytes of one source file that are read; the largest of today's engines has 0.3 MB."""
@@ -140,7 +141,7 @@ def find_tree(engine: str, path: str | None = None) -> Tree:
         )
     if path is None:
         return Tree(engine, _installed(engine))
-    base = Path(path).expanduser()
+    base = expanded(path)
     candidates = [base / engine, base]
     try:
         for lib in ("lib", "lib64"):
