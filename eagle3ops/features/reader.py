@@ -160,6 +160,19 @@ class FeatureReader:
         names_of_rows = tuple(str(i) for i in ids)
         return Shard(names_of_rows, tokens, mask, aux, final, bounds, aux_scale, final_scale, final_offsets)
 
+    def spread(self, count: int) -> list[FeatureRow | StoredRow]:
+        """`count` rows at equal distances over all shards, or all where there are fewer; raises as `rows`."""
+        total = sum(record.rows for record in self.shards)
+        wanted = {(2 * at + 1) * total // (2 * count) for at in range(count)} if count < total else set(range(total))
+        found, first = [], 0
+        for record in self.shards:
+            here = sorted(place - first for place in wanted if first <= place < first + record.rows)
+            if here:
+                shard = self.open(record)
+                found += [shard.row(index) for index in here]
+            first += record.rows
+        return found
+
     def rows(self) -> Iterator[FeatureRow | StoredRow]:
         """Every row in the order of the shards' names; raises FeatureError at a shard that cannot be read."""
         for record in self.shards:

@@ -31,6 +31,8 @@ TRAIN_ROWS = 64
 """Training rows whose tokens, mask and template are compared; of the held-out ones all are."""
 LEAST_FINAL = 5
 """Positions by which a final state is told."""
+SAMPLED_TRAIN, SAMPLED_HELDOUT, LEAST_SAMPLED = 16, 4, 16
+"""Stored rows from all over the shards that are compared beside the probes, and tokens that each has to have."""
 PAIRED_ROWS, PAIRED_TOKENS = 32, 4096
 """Held-out rows, and tokens of them, on which the drafter's own pairing is tried."""
 
@@ -218,29 +220,51 @@ def _fingerprints(
     trained: AuxLayers = read_drafter_config(stored.drafter, layers).aux_layers
     captured: dict[str, list[Tensor]] = {name: [] for name in allowed}
     references, normed, finals = [], [], []
+
+    def refer(ids: Sequence[int]) -> None:
+        references.append(all_boundaries(target, ids))
+        normed.append(target.normed(references[-1][-1].to(target.device)).float().cpu())
+
     for row, ids, states in zip(probes, served.texts, served.states, strict=True):
         if (found := kept.get(row.id)) is None:
             raise Eagle3opsError(
                 f"the features hold no row {row.id}, which is held out", remedy="extract again from these answers"
             )
-        references.append(all_boundaries(target, ids))
-        normed.append(target.normed(references[-1][-1].to(target.device)).float().cpu())
+        refer(ids)
         captured[served.name].append(states)
-        captured["stored features"].append(found.aux[: len(ids)].float())
+        captured[FEATURES].append(found.aux[: len(ids)].float())
         finals.append(found.final[: len(ids)].float())
+    longest = max(map(len, served.texts))
+    for found in _sampled(stored.features):
+        aux, ids = found.aux[:longest].float(), found.token_ids[:longest].tolist()
+        refer(ids)
+        captured[FEATURES].append(aux)
+        finals.append(found.final[:longest].float())
     sides: list[WiringVerdict] = []
     causes: dict[str, Cause] = {}
     for side, states_of in captured.items():
-        matches = [match_segments(states, known) for states, known in zip(states_of, references, strict=True)]
+        # The engine was asked for the first of the texts only.
+        known, after = references[: len(states_of)], normed[: len(states_of)]
+        matches = [match_segments(states, right) for states, right in zip(states_of, known, strict=True)]
         verdict = judge(side, trained, matches, allowed[side])
         if not verdict.passed:
-            cause = explain(trained, search(states_of, references, normed, allowed[side].unrelated))
+            cause = explain(trained, search(states_of, known, after, allowed[side].unrelated))
             if cause is not None:
                 cause = of_features(cause) if side == FEATURES else cause
                 causes[side] = cause
                 verdict = verdict.settled(cause)
         sides.append(verdict)
     return tuple(sides), causes, _final(finals, references, normed, allowed["stored features"], layers)
+
+
+def _sampled(features: Path) -> "list[Kind]":
+    """Stored rows from all over the shards, most of them training's: what is damaged need not come first."""
+    from eagle3ops.features import FeatureReader
+
+    found = FeatureReader(features / "heldout").spread(SAMPLED_HELDOUT)
+    if (features / "train").is_dir():
+        found += FeatureReader(features / "train").spread(SAMPLED_TRAIN)
+    return [row for row in found if row.token_ids.numel() >= LEAST_SAMPLED]
 
 
 def _final(

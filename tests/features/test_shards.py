@@ -177,3 +177,22 @@ def test_a_folder_is_never_larger_than_was_forecast(
             writer.write_shard(str(first), rows[first : first + rows_per_shard])
         assert used_bytes(folder) <= bound
     assert used_bytes(folder) > sum(lengths[1:]) * width // 2
+
+
+def test_rows_are_spread_over_all_shards(tmp_path: Path) -> None:
+    header = FeatureHeader(target_fingerprint="x", aux_layers=AuxLayers((1, 2), 4), hidden_size=4, dtype="float32")
+    writer = FeatureWriter(tmp_path, header)
+    for shard, size in enumerate((3, 1, 6)):
+        rows = [
+            FeatureRow(
+                f"{shard}-{number}", torch.arange(5, dtype=torch.int32), torch.ones(5, dtype=torch.bool),
+                torch.ones(5, 8), torch.ones(5, 4),
+            )
+            for number in range(size)
+        ]  # fmt: skip
+        writer.write_shard(f"{shard:05d}", rows)
+    reader = FeatureReader(tmp_path)
+    assert [row.id for row in reader.spread(2)] == ["0-2", "2-3"]
+    assert [row.id for row in reader.spread(5)] == ["0-1", "1-0", "2-1", "2-3", "2-5"]
+    assert [row.id for row in reader.spread(99)] == [row.id for row in reader.rows()]
+    assert reader.spread(0) == []

@@ -298,3 +298,16 @@ def test_how_a_drafter_was_trained_is_found_out(pairing: int) -> None:
     assert (check.verdict, check.kind) == (("PASS", "") if pairing == 1 else ("FAIL", "pairing")), check
     if pairing == 0:
         assert "token t itself" in check.reason
+
+
+@pytest.mark.parametrize("name", ["row/3", "row/5"], ids=["a-later-held-out-row", "a-training-row"])
+def test_a_fault_outside_of_the_probes_is_found(world: World, name: str) -> None:
+    def swapped(row: FeatureRow) -> FeatureRow:
+        first, second, third = row.aux.chunk(3, -1)
+        return replace(row, aux=torch.cat((second, first, third), -1)) if row.id == name else row
+
+    judged = world.judged(world.stored(swapped))
+    assert judged.verdict == "FAIL"
+    stored, engine = judged.sides
+    assert (stored.verdict, engine.verdict) == ("FAIL", "PASS")
+    assert "boundary 2 (output of layer 1), but boundary 4 (output of layer 3) is stored" in stored.reason
