@@ -22,6 +22,7 @@ _EXPLAINED = {
     errno.EEXIST: ("a file stands where a folder is needed", "choose another folder with --root"),
     errno.ENOENT: ("cannot be created", "choose another folder with --root"),
     errno.ENOTDIR: ("a file stands where a folder is needed", "choose another folder with --root"),
+    errno.EISDIR: ("a folder stands where a file is needed", "move it away, or name another file"),
 }
 
 
