@@ -112,6 +112,7 @@ def test_the_order_asked_for_is_the_order_given() -> None:
     assert torch.equal(found.final, states[2])
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_stops_the_sender_and_its_end_is_an_error_there(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = threading.Event()
     take = Spool._take

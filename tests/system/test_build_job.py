@@ -167,6 +167,7 @@ def test_a_header_that_is_missing(tmp_path: Path, source: Path, python: Path) ->
     assert "no_such_header.h: No such file or directory" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_killed_for_memory_is_named(tmp_path: Path, source: Path, python: Path) -> None:
     real = subprocess.check_output(["g++", "-print-prog-name=cc1plus"], text=True).strip()
     if not Path(real).is_file():
@@ -182,6 +183,7 @@ def test_a_compiler_that_is_killed_for_memory_is_named(tmp_path: Path, source: P
     assert "stages.build.jobs=2" in done.stderr
 
 
+@pytest.mark.slow
 def test_ended_half_way_nothing_is_left_and_it_goes_on(tmp_path: Path, source: Path, python: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
@@ -216,6 +218,7 @@ def test_ended_half_way_nothing_is_left_and_it_goes_on(tmp_path: Path, source: P
     assert counted[-1] < 6 or wanted == 0
 
 
+@pytest.mark.slow
 def test_a_phantom_build_is_a_verdict(tmp_path: Path, source: Path, python: Path) -> None:
     old = tmp_path / "old/tinyops"
     old.mkdir(parents=True)

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PIPELINE = """\
 schema: 1
 name: two
@@ -25,6 +27,7 @@ def events(root: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_killed_costs_no_answer(tmp_path: Path) -> None:
     spec = tmp_path / "two.yaml"
     spec.write_text(PIPELINE)

@@ -294,6 +294,7 @@ def test_the_bench_holds_every_load_and_each_has_its_pairs(finished: Path) -> No
     assert near["again"] == near["prompts"]
 
 
+@pytest.mark.slow
 def test_compare_tells_a_drafter_from_one_that_sees_nothing(finished: Path, cache: Path, tmp_path: Path) -> None:
     source = first_run(finished) / "artifacts" / "train" / "drafter"
     blind, broken = tmp_path / "blind", tmp_path / "broken"
