@@ -103,6 +103,7 @@ async def until(condition: object, seconds: float = 30.0) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_install_again_interrupted_and_changed(
     ssh_world: SshWorld, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

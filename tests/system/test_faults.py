@@ -74,7 +74,7 @@ def test_broken_prompt_rows_go_to_quarantine_and_the_rest_is_answered(tmp_path: 
     assert "2 rows went to quarantine.jsonl" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path, model: Path, number: signal.Signals) -> None:
     settings = ["--set", f"target.model={model}", "--set", "stages.generate.train=200"]
     assert ended(eagle3ops(tmp_path, "--job", "fetch", "--spec", "tiny", *settings))[0] == 0

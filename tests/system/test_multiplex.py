@@ -183,7 +183,7 @@ def kill_tree(root: Path) -> None:
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(1, id="one"),
+        pytest.param(1, id="one", marks=pytest.mark.slow),
         pytest.param(3, id="three", marks=pytest.mark.slow),
         pytest.param(10, id="ten", marks=pytest.mark.slow),
     ],
@@ -231,6 +231,7 @@ def test_with_room_for_everything_the_quota_changes_nothing(answered: Path, cach
     assert names[0] == names[1] == ["done.json", "heldout", "train"]
 
 
+@pytest.mark.slow
 def test_in_shared_memory_nothing_of_the_training_rows_is_on_the_disk_and_all_of_it_goes(
     answered: Path, undisturbed: tuple[Path, list[int]], cache: Path, tmp_path: Path
 ) -> None:
@@ -244,6 +245,7 @@ def test_in_shared_memory_nothing_of_the_training_rows_is_on_the_disk_and_all_of
     assert not list(Path("/dev/shm").glob("eagle3ops-*")), "it has left something"
 
 
+@pytest.mark.slow
 def test_what_fits_the_memory_is_extracted_once_for_all_epochs(answered: Path, cache: Path, tmp_path: Path) -> None:
     root = copied(answered, tmp_path)
     setting = ["--set", "stages.extract.place=memory", "--set", "stages.extract.quota=32 MiB"]

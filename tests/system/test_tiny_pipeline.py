@@ -108,7 +108,9 @@ def test_a_second_run_redoes_nothing(finished: Path, cache: Path) -> None:
     ("ids", "trained", "served"),
     [
         ("[0, 4, 5]", "boundary 2 (output of layer 1)", "boundary 0 (embedding)"),
-        ("[3, 5, 6]", "boundary 2 (output of layer 1)", "boundary 3 (output of layer 2)"),
+        pytest.param(
+            "[3, 5, 6]", "boundary 2 (output of layer 1)", "boundary 3 (output of layer 2)", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_wrong_wiring_on_the_serving_side_fails_and_names_the_layers(

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +244,13 @@ def test_processes_on_a_gpu_are_watched_with_what_they_started(driver: FakeDrive
     with subprocess.Popen(["sh", "-c", "sleep 100 & wait"], start_new_session=True) as parent:
         driver.say(f"0.process {parent.pid} 1000")
         with Sampler(marked=False) as sampler:
-            names = {process["name"] for process in sampler.sample()["procs"]}
+            names: set[str] = set()
+            # A child is called like its parent until it has become what it is to be.
+            for _ in range(200):
+                names = {process["name"] for process in sampler.sample()["procs"]}
+                if "sleep" in names:
+                    break
+                time.sleep(0.02)
         os.killpg(parent.pid, 9)
     assert names == {"sh", "sleep"}
 
