@@ -20,7 +20,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,12 +36,9 @@ from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import Answer, EngineClient, Sampling
 from eagle3ops.engines.reference.model import Target, pick_device, pick_dtype
 from eagle3ops.engines.registry import adapter
-from eagle3ops.engines.serving import free_port, running
+from eagle3ops.engines.serving import free_port, logged, running
 from eagle3ops.engines.tokenizer import ChatTokenizer
 from eagle3ops.prompts import bundled_prompts
-from eagle3ops.runs.context import end_group
-from eagle3ops.runs.leash import leashed
-from eagle3ops.runs.processes import identify
 from eagle3ops.wiring.capture import answer_states
 from eagle3ops.wiring.fingerprint import match_segments
 
@@ -246,19 +243,7 @@ async def asking(args: argparse.Namespace, dtype: str) -> AsyncIterator[EngineCl
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "engine.log"
 
-        @asynccontextmanager
-        async def spawn(argv: Sequence[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[Any]:
-            with log.open("ab") as output:
-                process = await asyncio.create_subprocess_exec(
-                    *leashed(argv), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                    env=os.environ | dict(env), start_new_session=True,
-                )  # fmt: skip
-            try:
-                yield process
-            finally:
-                await asyncio.shield(end_group(process, identify(process.pid)))
-
-        async with running(adapter(args.engine), spec, spawn=spawn, log=log) as client:
+        async with running(adapter(args.engine), spec, spawn=logged(log), log=log) as client:
             yield client
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from eagle3ops.engines.places import free_port, refuse_taken_port, replicas
 from eagle3ops.engines.registry import client as client_of
 from eagle3ops.engines.starts import read_start
 from eagle3ops.errors import Eagle3opsError, RequestError
+from eagle3ops.runs.context import end_group, start_leashed
 from eagle3ops.runs.family import tree
 from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId, identify
 
@@ -200,6 +201,23 @@ async def running_fleet(
         except* Eagle3opsError as failed:
             raise failed.exceptions[0] from failed
         yield Fleet([*clients, *(task.result() for task in tasks)], None if tell is None else tell.warn)
+
+
+def logged(log: Path) -> Spawn:
+    """How a server is started outside of a run: its output is appended to `log`, and it ends with this process too."""
+
+    @asynccontextmanager
+    async def spawn(
+        argv: Sequence[str], *, role: str, env: Mapping[str, str] | None = None
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        process, identity, _ = await start_leashed(argv, log, os.environ | dict(env or {}))
+        try:
+            yield process
+        finally:
+            await asyncio.shield(end_group(process, identity))
+
+    return spawn
 
 
 @asynccontextmanager

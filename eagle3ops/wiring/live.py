@@ -5,9 +5,7 @@ used; without that it can only say what is captured.
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +14,8 @@ from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineError, Sampling
 from eagle3ops.engines.registry import adapter
-from eagle3ops.engines.serving import free_port, running
+from eagle3ops.engines.serving import free_port, logged, running
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.runs.context import end_group, start_leashed
 from eagle3ops.wiring.capture import prompt_states
 from eagle3ops.wiring.cause import Cause, Held, explain, search
 
@@ -117,17 +114,8 @@ async def _capture(asked: Asked, texts: Sequence[Sequence[int]]) -> "tuple[list[
         trust_remote_code=asked.trust_remote_code,
     )  # fmt: skip
 
-    @asynccontextmanager
-    async def spawn(argv: Sequence[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[Any]:
-        asked.log.parent.mkdir(parents=True, exist_ok=True)
-        process, identity, _ = await start_leashed(argv, asked.log, os.environ | dict(env))
-        try:
-            yield process
-        finally:
-            await asyncio.shield(end_group(process, identity))
-
     found = []
-    async with running(engine, spec, spawn=spawn, log=asked.log) as client:
+    async with running(engine, spec, spawn=logged(asked.log), log=asked.log) as client:
         for ids in texts:
             answer = await client.generate(list(ids), Sampling(max_new_tokens=1), return_hidden_states=True)
             states = prompt_states(answer.hidden_states)

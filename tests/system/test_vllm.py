@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineRefused, Sampling
 from eagle3ops.engines.registry import adapter
-from eagle3ops.engines.serving import free_port, running
-from eagle3ops.runs.context import end_group, start_leashed
+from eagle3ops.engines.serving import free_port, logged, running
 from eagle3ops.targets.tiny import HIDDEN, LAYERS, VOCABULARY
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -55,15 +54,7 @@ def random_drafter(folder: Path) -> Path:
 
 @asynccontextmanager
 async def served(engine: str, spec: ServeSpec, log: Path) -> AsyncIterator[Any]:
-    @asynccontextmanager
-    async def spawn(argv: list[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[Any]:
-        process, identity, _ = await start_leashed(argv, log, os.environ | dict(env))
-        try:
-            yield process
-        finally:
-            await end_group(process, identity)
-
-    async with running(adapter(engine), spec, spawn=spawn, log=log) as client:
+    async with running(adapter(engine), spec, spawn=logged(log), log=log) as client:
         yield client
 
 

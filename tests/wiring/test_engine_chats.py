@@ -1,6 +1,5 @@
 """Do real engines tell what their chat template makes of a conversation, and is another template found out?"""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,12 +12,9 @@ from eagle3ops.answers import AnswerRow
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineClient, EngineRefused
 from eagle3ops.engines.registry import adapter
-from eagle3ops.engines.serving import free_port, running
+from eagle3ops.engines.serving import free_port, logged, running
 from eagle3ops.engines.tokenizer import ChatTokenizer
 from eagle3ops.jobs.verify import ask_chats
-from eagle3ops.runs.context import end_group
-from eagle3ops.runs.leash import leashed
-from eagle3ops.runs.processes import identify
 from eagle3ops.targets.tiny import make_tiny
 from eagle3ops.wiring.checks import Check
 from eagle3ops.wiring.data import Prompt, Rendering, check_template
@@ -57,19 +53,7 @@ async def serving(name: str, model: Path, log: Path, **options: Any) -> AsyncIte
     spec = ServeSpec(model=model, port=free_port(), dtype="float32", device="cpu", max_running_requests=1,
                      return_hidden_states=True, **options)  # fmt: skip
 
-    @asynccontextmanager
-    async def spawn(argv: Sequence[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[Any]:
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *leashed(argv), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                env=os.environ | dict(env), start_new_session=True,
-            )  # fmt: skip
-        try:
-            yield process
-        finally:
-            await asyncio.shield(end_group(process, identify(process.pid)))
-
-    async with running(adapter(name), spec, spawn=spawn, log=log) as client:
+    async with running(adapter(name), spec, spawn=logged(log), log=log) as client:
         yield client
 
 
