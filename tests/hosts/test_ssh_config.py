@@ -63,6 +63,15 @@ def write(home: Path, text: str) -> None:
     (home / ".ssh" / "config").write_text(text)
 
 
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "99999999999"])
+def test_a_port_that_is_none_is_refused(port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path, f"Host gpu\n  Port {port}\n")
+    with pytest.raises(ConnectionRefusedForGood, match=rf"config.*Port {port}, which is no port \(1 to 65535\)"):
+        chain(Address("gpu"))
+    assert chain(Address("gpu", port=2222))[0].port == 2222
+
+
 @given(st.lists(st.tuples(st.sampled_from(OPTIONS), st.sampled_from(VALUES) | st.text(max_size=12)), max_size=8))
 def test_any_configuration(tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str]]) -> None:
     home = tmp_path_factory.mktemp("home")

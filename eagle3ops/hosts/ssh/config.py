@@ -83,7 +83,7 @@ def resolve(address: Address) -> Endpoint:
         return [str(item) for item in value] if isinstance(value, list) else None
 
     host = (text("Hostname") or address.host).lower()
-    port = address.port or _int(config.get("Port")) or 22
+    port = address.port or _port(config.get("Port"), files)
     alias = text("HostKeyAlias")
     if alias:
         names: tuple[str, ...] = (alias.lower(),)
@@ -164,8 +164,16 @@ def _load(address: Address, files: tuple[str, ...]) -> "SSHClientConfig":
     return config
 
 
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _port(value: object, files: tuple[str, ...]) -> int:
+    """As OpenSSH, and unlike asyncssh, a number that no port has ends it: 22 in its place would be another server."""
+    if not isinstance(value, int):
+        return 22
+    if not 1 <= value <= 65535:
+        raise ConnectionRefusedForGood(
+            f"the SSH configuration ({', '.join(files)}) says Port {value}, which is no port (1 to 65535)",
+            remedy="mend that line",
+        )
+    return value
 
 
 def _agent(config: "SSHClientConfig") -> str | None:
