@@ -5,7 +5,7 @@
 #
 # PYTHON=python3.12    another interpreter (3.11 or newer)
 # PIP_ARGS="..."       for pip, for example --extra-index-url https://download.pytorch.org/whl/cpu (torch without CUDA)
-# PYTEST_ARGS="..."    for pytest, for example --slow
+# PYTEST_ARGS="..."    for pytest, for example --slow, or -n 0 to run all tests in one process
 # PICTURES_ARGS="..."  for docs/pictures.py, for example --root DIR or --only bench wiring
 
 PYTHON ?= python3
@@ -25,8 +25,9 @@ demo: $(VENV)/stamp-run
 	if [ -n "$$report" ] && { [ $$code -eq 0 ] || [ $$code -eq 3 ]; }; then echo "report: $(CURDIR)/$$report"; fi; \
 	exit $$code
 
+# Half of a test is waiting. A file stays in one process, as its tests share what was expensive to make.
 test: $(VENV)/stamp-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/stamp-dev
 	$(BIN)/ruff check $(SOURCES)

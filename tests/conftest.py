@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="EAGLE3OPS_RECORDINGS does not name a folder of recordings"))
         if item.get_closest_marker("cases") and _cases() is None:
             item.add_marker(pytest.mark.skip(reason="EAGLE3OPS_CASES does not name a folder of logs with known causes"))
+    # The longest files first: where several processes share the tests, none is left alone with one of them at the end.
+    items.sort(key=lambda item: item.path.parent.name != "system")
 
 
 def _has_gpu() -> bool:

@@ -2,6 +2,7 @@
 
 from textual.app import App
 from textual.pilot import Pilot
+from textual.widgets._toast import Toast
 
 
 async def until(pilot: "Pilot[int]", *words: str) -> str:
@@ -18,5 +19,9 @@ async def until(pilot: "Pilot[int]", *words: str) -> str:
 
 
 def shown(app: App[int]) -> str:
-    """The text of the screen, line by line."""
-    return "\n".join(line.text for line in app.screen._compositor.render_strips())
+    """The text of the screen, line by line, and after it that of its notices unbroken.
+
+    Where a notice breaks its lines depends on the length of paths and numbers in it.
+    """
+    lines = [line.text for line in app.screen._compositor.render_strips()]
+    return "\n".join([*lines, *(toast._notification.message for toast in app.screen.query(Toast))])
