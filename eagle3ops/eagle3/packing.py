@@ -91,68 +91,65 @@ def trained_positions(loss_mask: Tensor, step: int) -> Tensor:
 def pack(documents: Sequence[Document], steps: int, device: torch.device | None = None) -> Batch | None:
     """Make one batch; None where nothing in it is trained.
 
-    A document's keys end at its last trained index: later ones can be seen by no query.
+    A document's keys end at its last trained index: later ones can be seen by no query. All documents are worked on at
+    once, end to end; one after the other they took longer than a GPU takes for a step.
     """
-    aux, next_ids, positions, final, argmax = [], [], [], [], []
-    query_rows, key_documents, query_documents, query_ranks = [], [], [], []
-    step_ids: list[list[Tensor]] = [[] for _ in range(steps)]
-    step_rows: list[list[Tensor]] = [[] for _ in range(steps)]
-    step_teacher: list[list[Tensor]] = [[] for _ in range(steps)]
-    keys = queries = taught = count = 0
-    for document in documents:
-        trained = [trained_positions(document.loss_mask, step) for step in range(steps)]
-        rows = torch.unique(torch.cat(trained))
-        if not rows.numel():
-            continue
-        length = int(rows[-1]) + 1
-        tokens = document.token_ids.long()
-        padded = torch.cat((tokens, tokens.new_zeros(steps)))
-        # The last trained index of step i is taught at length of document - 2 at most.
-        sources = torch.unique(torch.cat([p + 1 + step for step, p in enumerate(trained)]))
-        for step, p in enumerate(trained):
-            step_ids[step].append(padded[rows + 1 + step])
-            step_rows[step].append(torch.searchsorted(rows, p) + queries)
-            step_teacher[step].append(torch.searchsorted(sources, p + 1 + step) + taught)
-        aux.append(document.aux[:length])
-        next_ids.append(tokens[1 : length + 1])
-        positions.append(torch.arange(length))
-        final.append(document.final[sources])
-        argmax.append(document.argmax[sources].long())
-        query_rows.append(rows + keys)
-        key_documents.append(torch.full((length,), count))
-        query_documents.append(torch.full((rows.numel(),), count))
-        query_ranks.append(torch.arange(rows.numel()))
-        keys, queries, taught, count = keys + length, queries + rows.numel(), taught + sources.numel(), count + 1
-    if not count:
+    lengths = torch.tensor([len(document) for document in documents])
+    document = torch.repeat_interleave(torch.arange(lengths.numel()), lengths)
+    position = torch.arange(document.numel()) - (lengths.cumsum(0) - lengths)[document]
+    left = lengths[document] - position
+
+    def ahead(values: Tensor, distance: int) -> Tensor:
+        """What stands so many tokens on, zero beyond the end of the document."""
+        out = torch.zeros_like(values)
+        out[:-distance] = values[distance:]
+        return out.masked_fill_(left <= distance, 0)
+
+    tokens = torch.cat([document.token_ids for document in documents]).long()
+    mask = torch.cat([document.loss_mask for document in documents])
+    trained = [ahead(mask, 2 + step) for step in range(steps)]
+    query = torch.stack(trained).any(0)
+    if not bool(query.any()):
         return None
-    flat_positions, rows_all = torch.cat(positions), torch.cat(query_rows)
-    keys_max = int(flat_positions.max()) + 1
-    ranks = torch.cat(query_ranks)
-    queries_max = int(ranks.max()) + 1
-    query_slots = torch.cat(query_documents) * queries_max + ranks
+    # Step i at p is taught at p + 1 + i, that is where the next token is trained; position 0 teaches nothing.
+    taught = ahead(mask, 1) & (position > 0)
+    keys = torch.zeros_like(lengths).scatter_reduce(0, document[query], position[query] + 1, "amax")
+    key = position < keys[document]
+    rank_of_query, rank_of_key, rank_of_taught = (flags.cumsum(0) - 1 for flags in (query, key, taught))
+    # Documents that train nothing are left out, and do not count.
+    number = (keys > 0).cumsum(0) - 1
+    queries = torch.bincount(document[query], minlength=lengths.numel())
+    keys_max, queries_max, count = int(keys.max()), int(queries.max()), int(number[-1]) + 1
+    rank = rank_of_query[query] - (queries.cumsum(0) - queries)[document[query]]
+    query_slots = number[document[query]] * queries_max + rank
     # A padding query sees key 0, so that its softmax is finite; nothing reads it.
     horizon = torch.zeros(count * queries_max, dtype=torch.int64)
-    horizon[query_slots] = flat_positions[rows_all]
-    visible = torch.arange(keys_max) <= horizon.view(count, queries_max, 1)
+    horizon[query_slots] = position[query]
+    teachers = torch.bincount(document[taught], minlength=lengths.numel()).tolist()
+    sources = torch.split(position[taught], teachers)
 
     def move(tensor: Tensor) -> Tensor:
         return tensor.to(device) if device is not None else tensor
 
     return Batch(
-        aux=move(torch.cat(aux)),
-        next_ids=move(torch.cat(next_ids)),
-        positions=move(flat_positions),
-        query_rows=move(rows_all),
-        query_positions=move(flat_positions[rows_all]),
-        key_slots=move(torch.cat(key_documents) * keys_max + flat_positions),
+        aux=move(torch.cat([one.aux[:length] for one, length in zip(documents, keys.tolist(), strict=True)])),
+        next_ids=move(ahead(tokens, 1)[key]),
+        positions=move(position[key]),
+        query_rows=move(rank_of_key[query]),
+        query_positions=move(position[query]),
+        key_slots=move(number[document[key]] * keys_max + position[key]),
         query_slots=move(query_slots),
-        visible=move(visible),
+        visible=move(torch.arange(keys_max) <= horizon.view(count, queries_max, 1)),
         steps=tuple(
-            Step(move(torch.cat(ids)), move(torch.cat(rows)), move(torch.cat(teacher)))
-            for ids, rows, teacher in zip(step_ids, step_rows, step_teacher, strict=True)
+            Step(
+                move(ahead(tokens, 1 + step)[query]),
+                move(rank_of_query[flags]),
+                move(rank_of_taught[flags.nonzero().flatten() + 1 + step]),
+            )
+            for step, flags in enumerate(trained)
         ),
-        teacher_final=move(torch.cat(final)),
-        teacher_argmax=move(torch.cat(argmax)),
+        teacher_final=move(torch.cat([one.final[at] for one, at in zip(documents, sources, strict=True)])),
+        teacher_argmax=move(torch.cat([one.argmax for one in documents])[taught].long()),
     )
 
 
