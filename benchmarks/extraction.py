@@ -43,7 +43,7 @@ from eagle3ops.engines.serving import free_port, running
 from eagle3ops.engines.sglang.extraction import AHEAD_BYTES, ROWS_A_POST, EngineStates, Spool, extraction_spec
 from eagle3ops.features.format import Dtype, state_bytes
 from eagle3ops.features.training import train
-from eagle3ops.jobs.extract import ExtractSpec, extract_split
+from eagle3ops.jobs.extract.job import ExtractSpec, extract_split
 
 DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 SPECS = {"bf16": ExtractSpec(), "fp8": ExtractSpec(dtype="fp8")}

@@ -1,7 +1,8 @@
-"""One module per job: its Spec, its plan(), its run().
+"""Which jobs are there, and in which order? A module or a folder for each: its Spec, its plan(), its run().
 
-The registry is by name and imports a job's module only when it is asked for, so that a job's own libraries are not
-loaded by those who want another.
+In a folder the job stands in `job.py`, beside the helpers that are its own; what several jobs share stands in the rooms
+below them. The registry is by name and imports a job's module only when it is asked for, so that a job's own libraries
+are not loaded by those who want another.
 """
 
 from importlib import import_module
@@ -11,28 +12,28 @@ if TYPE_CHECKING:
     from eagle3ops.runs.job import Job
     from eagle3ops.spec.base import StageSpec
 
-_MODULES = {
-    "fetch": "Fetch",
-    "generate": "Generate",
-    "extract": "Extract",
-    "train": "Train",
-    "serve": "Serve",
-    "verify": "Verify",
-    "bench": "Bench",
-    "profile": "ProfileJob",
-    "sweep": "Sweep",
-    "report": "Report",
-    "compare": "Compare",
-    "build": "Build",
+_JOBS = {
+    "fetch": ("fetch", "Fetch"),
+    "generate": ("generate", "Generate"),
+    "extract": ("extract.job", "Extract"),
+    "train": ("train.job", "Train"),
+    "serve": ("serve", "Serve"),
+    "verify": ("verify", "Verify"),
+    "bench": ("bench.job", "Bench"),
+    "profile": ("profile", "ProfileJob"),
+    "sweep": ("sweep.job", "Sweep"),
+    "report": ("report.job", "Report"),
+    "compare": ("compare.job", "Compare"),
+    "build": ("build", "Build"),
 }
-"""Job name (and module) -> class, in the order in which the whole pipeline runs."""
+"""Job name -> module and class, in the order in which the whole pipeline runs."""
 _APART = frozenset({"profile", "sweep", "compare", "build"})
 """Those that the pipeline does not run: they are asked for by name."""
 
 
 def names() -> list[str]:
     """All jobs, in pipeline order, those that are only run by name among them."""
-    return list(_MODULES)
+    return list(_JOBS)
 
 
 def job(name: str) -> "type[Job]":
@@ -41,22 +42,20 @@ def job(name: str) -> "type[Job]":
     Raises:
         KeyError: there is no such job.
     """
-    module = import_module(f"eagle3ops.jobs.{name}") if name in _MODULES else None
-    if module is None:
-        raise KeyError(name)
-    found: type[Job] = getattr(module, _MODULES[name])
+    module, its_class = _JOBS[name]
+    found: type[Job] = getattr(import_module(f"eagle3ops.jobs.{module}"), its_class)
     return found
 
 
 def specs() -> "dict[str, type[StageSpec]]":
     """The Spec of every job, by job name, for reading a pipeline file."""
-    return {name: job(name).Spec for name in _MODULES}
+    return {name: job(name).Spec for name in _JOBS}
 
 
 def order(target: str) -> list[str]:
     """The jobs that `target` needs, itself last; `pipeline` means all but those apart."""
     if target == "pipeline":
-        return [name for name in _MODULES if name not in _APART]
+        return [name for name in _JOBS if name not in _APART]
     wanted: set[str] = set()
     pending = [target]
     while pending:
@@ -64,4 +63,4 @@ def order(target: str) -> list[str]:
         if name not in wanted:
             wanted.add(name)
             pending.extend(job(name).needs)
-    return [name for name in _MODULES if name in wanted]
+    return [name for name in _JOBS if name in wanted]

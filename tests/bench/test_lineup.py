@@ -13,10 +13,10 @@ import pytest
 from reference_tiny import VOCAB, write_tiny_model
 
 from eagle3ops.bench.cases import Case, Measured, case_record
+from eagle3ops.bench.lineup import TURNS, line_up, up, visited, visits
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineError, Sampling
 from eagle3ops.engines.serving import free_port
-from eagle3ops.jobs.lineup import TURNS, line_up, up, visited, visits
 
 
 @dataclass

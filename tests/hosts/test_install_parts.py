@@ -30,7 +30,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_every_room(built: Path) -> None:
     names = contents(built)
-    for name in ("eagle3ops/hosts/agent/loop.py", "eagle3ops/jobs/train.py", "eagle3ops/assets/pipelines/demo.yaml"):
+    for name in (
+        "eagle3ops/hosts/agent/loop.py",
+        "eagle3ops/jobs/train/job.py",
+        "eagle3ops/assets/pipelines/demo.yaml",
+    ):
         assert name in names
     assert not any("__pycache__" in name for name in names)
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from eagle3ops.answers import AnswerRow
 from eagle3ops.bench.contest import accept_difference, duel
+from eagle3ops.bench.lineup import SHARE, line_up
 from eagle3ops.bench.load import LoadResult, Timed
 from eagle3ops.bench.paired import Sample
 from eagle3ops.bench.parting import first_divergence, torn
 from eagle3ops.engines.client import Answer, EngineError, parse_logprobs
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.bench import BenchSpec
-from eagle3ops.jobs.contenders import CompareSpec, contenders, drafter_folder
-from eagle3ops.jobs.lineup import SHARE, line_up
-from eagle3ops.jobs.loads import fill_bucket, ladder
-from eagle3ops.jobs.near_ties import Outputs
+from eagle3ops.jobs.bench.job import BenchSpec
+from eagle3ops.jobs.bench.loads import fill_bucket, ladder
+from eagle3ops.jobs.bench.near_ties import Outputs
+from eagle3ops.jobs.compare.contenders import CompareSpec, contenders, drafter_folder
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec
 from eagle3ops.prompts import load_prompts
 from eagle3ops.prompts.questions import bundled_questions

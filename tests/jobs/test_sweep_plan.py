@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.jobs.sweep import Sweep
+from eagle3ops.jobs.sweep.job import Sweep
 from eagle3ops.runs.job import Plan, PlanContext, load_registry
 from eagle3ops.spec.load import load_pipeline
 

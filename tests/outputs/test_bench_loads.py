@@ -7,7 +7,7 @@ from bench_worlds import bench_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.jobs.report_loads import load_tables
+from eagle3ops.jobs.report.loads import load_tables
 from eagle3ops.outputs.benchfile import parse_bench
 from eagle3ops.outputs.benchloads import parse_loads
 

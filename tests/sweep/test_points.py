@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from eagle3ops.engines.reference.drafting import SpecSettings
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.sweep_spec import PointSpec, SweepSpec, expand_spec
+from eagle3ops.jobs.sweep.spec import PointSpec, SweepSpec, expand_spec
 from eagle3ops.sweep.constraints import parse
 from eagle3ops.sweep.points import Axes, Point, Setting, capacity, expand, invalid
 

@@ -20,7 +20,7 @@ from eagle3ops.engines.serving import free_port, running
 from eagle3ops.engines.sglang import extraction
 from eagle3ops.engines.sglang.extraction import EngineStates, Spool, extraction_spec
 from eagle3ops.features import FeatureRow
-from eagle3ops.jobs.extract import ExtractSpec, features_of
+from eagle3ops.jobs.extract.job import ExtractSpec, features_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 from reference_tiny import HIDDEN, VOCAB, tiny_target, write_tiny_model

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from eagle3ops import jobs
 from eagle3ops.answers import read_answers
-from eagle3ops.jobs import alarm
-from eagle3ops.jobs.bench import Bench, BenchSpec, served_answers
-from eagle3ops.jobs.report import alarm_tables
+from eagle3ops.jobs.bench import alarm
+from eagle3ops.jobs.bench.job import Bench, BenchSpec, served_answers
+from eagle3ops.jobs.report.job import alarm_tables
 from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
 from eagle3ops.outputs.benchfile import parse_bench
 from eagle3ops.runs.context import Context

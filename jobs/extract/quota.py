@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from eagle3ops.eagle3.train_config import TrainConfig
     from eagle3ops.eagle3.training_turns import Text
     from eagle3ops.eagle3.turns import Turn
-    from eagle3ops.jobs.extract import ExtractSpec
+    from eagle3ops.jobs.extract.job import ExtractSpec
 
 QUOTA_FILE = "quota.json"
 """In extract's output where the training rows do not fit: what was decided, and on which figures."""
 
 QUOTA_KEY = "stages.extract.quota"
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Where hidden states lie that are not to be on the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

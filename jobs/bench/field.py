@@ -11,7 +11,7 @@ from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
     from eagle3ops.engines.base import ServeSpec
-    from eagle3ops.jobs.bench import BenchSpec
+    from eagle3ops.jobs.bench.job import BenchSpec
 
 FINISH_S = 600.0
 
@@ -39,10 +39,10 @@ async def tool_figures(
 async def _one(
     ctx: Context, spec: "BenchSpec", server: "ServeSpec", label: str, concurrency: int, rows: Sequence[AnswerRow]
 ) -> dict[str, Any]:
+    from eagle3ops.bench.lineup import slug
     from eagle3ops.bench.serving_tool import ToolError, ToolRun, parse_tool_line, write_dataset
     from eagle3ops.engines.client import log_tail
     from eagle3ops.engines.registry import adapter
-    from eagle3ops.jobs.lineup import slug
 
     role = f"bench-serving-{slug(label)}-{concurrency}"
     folder = ctx.out / "field"

@@ -12,7 +12,7 @@ from eagle3ops.targets import read_target_info
 if TYPE_CHECKING:
     from eagle3ops.bench.cases import Case
     from eagle3ops.engines.client import Sampling
-    from eagle3ops.jobs.bench import BenchSpec
+    from eagle3ops.jobs.bench.job import BenchSpec
 
 BUNDLED = "bundled"
 

@@ -12,7 +12,7 @@ from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
-from eagle3ops.jobs.sweep_spec import SweepSpec, VariantSpec, expand_spec, halving_of
+from eagle3ops.jobs.sweep.spec import SweepSpec, VariantSpec, expand_spec, halving_of
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -40,8 +40,6 @@ class Sweep(Job):
     uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.sweep",
-        "eagle3ops.jobs.sweep_spec",
-        "eagle3ops.jobs.lineup",
         "eagle3ops.jobs.serve",
         "eagle3ops.sweep",
         "eagle3ops.bench",
@@ -197,7 +195,7 @@ def lanes(ctx: Context, spec: SweepSpec, stage: ServeStageSpec, longest: int) ->
         stage: of the serve stage.
         longest: tokens of the longest prompt.
     """
-    from eagle3ops.jobs.lineup import shared
+    from eagle3ops.bench.lineup import shared
     from eagle3ops.sweep.lane import Lane
     from eagle3ops.sweep.measurement import BASELINE
     from eagle3ops.sweep.race import log_role

@@ -16,8 +16,7 @@ from eagle3ops.answers import AnswerRow, Split, read_answers
 from eagle3ops.engines.footprint import check_layers, engine_forecast
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.features.format import Dtype
-from eagle3ops.jobs.alternate import SHARED_MEMORY
-from eagle3ops.jobs.multiplex import QUOTA_FILE, measure, outlook
+from eagle3ops.jobs.extract.quota import QUOTA_FILE, SHARED_MEMORY, measure, outlook
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -75,7 +74,6 @@ class Extract(Job):
     uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.extract",
-        "eagle3ops.jobs.multiplex",
         "eagle3ops.answers",
         "eagle3ops.eagle3.space",
         "eagle3ops.features",
@@ -163,7 +161,7 @@ class Extract(Job):
         Raises:
             RequestError: the quota is too small for the rows of one training step.
         """
-        from eagle3ops.jobs.train import survey_of
+        from eagle3ops.jobs.train.job import survey_of
 
         assert spec.quota is not None
         hidden = read_target_info(ctx.inputs["fetch"]).hidden_size

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from eagle3ops.answers import read_answers
+from eagle3ops.bench.cases import BASELINE
+from eagle3ops.bench.lineup import plan_context, planned, visited, visits
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.bench import BASELINE
-from eagle3ops.jobs.contenders import OURS, RUN, CompareSpec, Contender, contenders, place_of, server
-from eagle3ops.jobs.lineup import plan_context, planned, visited, visits
+from eagle3ops.jobs.compare.contenders import OURS, RUN, CompareSpec, Contender, contenders, place_of, server
 from eagle3ops.jobs.serve import ServeStageSpec
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
@@ -38,8 +38,6 @@ class Compare(Job):
     uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.compare",
-        "eagle3ops.jobs.contenders",
-        "eagle3ops.jobs.lineup",
         "eagle3ops.jobs.serve",
         "eagle3ops.bench",
         "eagle3ops.engines",

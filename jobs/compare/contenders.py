@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
+from eagle3ops.bench.cases import BASELINE
+from eagle3ops.bench.lineup import shared
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.bench import BASELINE
-from eagle3ops.jobs.lineup import shared
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec
 from eagle3ops.locations import expanded
 from eagle3ops.runs.context import Context

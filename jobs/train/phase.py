@@ -1,4 +1,5 @@
-"""One phase of training by turns, in a process of its own: `python -m eagle3ops.jobs.phase RUN_DIR KEY KIND TURN`.
+"""What does one phase of training by turns do? In a process of its own:
+`python -m eagle3ops.jobs.train.phase RUN_DIR KEY KIND TURN`.
 
 KIND is `extract`, `train` or `conclude`. It reports into the run's events as the train stage; exit code 0 means that
 what it made is durable, otherwise `phase-result.json` says why.
@@ -21,10 +22,10 @@ from eagle3ops.engines.reference.model import pick_device
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.features import FeatureReader
 from eagle3ops.features.format import MANIFEST
-from eagle3ops.jobs.alternate import COMPLETE, RESULT, DamagedPart, alone, parts_folder, turn_folder
-from eagle3ops.jobs.extract import ExtractSpec, extract_split, states_source
-from eagle3ops.jobs.multiplex import Survey, heldout_bytes, numbered_id, place_of, trained_rows
-from eagle3ops.jobs.train import TrainSpec, survey_of, train_config, write_prediction
+from eagle3ops.jobs.extract.job import ExtractSpec, extract_split, states_source
+from eagle3ops.jobs.extract.quota import Survey, heldout_bytes, numbered_id, place_of, trained_rows
+from eagle3ops.jobs.train.job import TrainSpec, survey_of, train_config, write_prediction
+from eagle3ops.jobs.train.turns import COMPLETE, RESULT, DamagedPart, alone, parts_folder, turn_folder
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import explain_os_error, log_line, write_json

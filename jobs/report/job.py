@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import psutil
 
-from eagle3ops.jobs.report_loads import load_tables
-from eagle3ops.jobs.report_sweep import USED, bench_output, newest_sweep, sweep_tables
+from eagle3ops.jobs.report.loads import load_tables
+from eagle3ops.jobs.report.sweep import USED, bench_output, newest_sweep, sweep_tables
 from eagle3ops.outputs.lineage import output_in
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
@@ -40,8 +40,6 @@ class Report(Job):
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.report",
-        "eagle3ops.jobs.report_sweep",
-        "eagle3ops.jobs.report_loads",
         "eagle3ops.outputs.benchloads",
         "eagle3ops.bench.report",
         "eagle3ops.bench.report_data",

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3ops.eagle3.space import used_bytes
 from eagle3ops.errors import Eagle3opsError, ExitCode
+from eagle3ops.jobs.extract.quota import SHARED_MEMORY
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import read_json
 from eagle3ops.words import human_bytes
@@ -38,9 +39,6 @@ COMPLETE = "complete"
 """In a turn's folder once every shard is durable."""
 RESULT = "phase-result.json"
 """In train's folder: why a phase failed."""
-
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 def parts_folder(out: Path, *, in_memory: bool) -> Path:
@@ -159,7 +157,7 @@ async def phase(ctx: Context, key: str, kind: str, number: int) -> None:
     result = ctx.out / RESULT
     result.unlink(missing_ok=True)
     role = f"turn-{kind}"
-    argv = [sys.executable, "-m", "eagle3ops.jobs.phase", str(ctx.run_dir), key, kind, str(number)]
+    argv = [sys.executable, "-m", "eagle3ops.jobs.train.phase", str(ctx.run_dir), key, kind, str(number)]
     async with ctx.spawn(argv, role=role) as process:
         code = await process.wait()
     if code == 0:

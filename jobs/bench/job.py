@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from eagle3ops.answers import AnswerRow, read_answers
+from eagle3ops.bench.cases import BASELINE
+from eagle3ops.bench.lineup import plan_context, planned, shared, visited, visits
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs import alarm
-from eagle3ops.jobs.field import tool_figures
-from eagle3ops.jobs.lineup import plan_context, planned, shared, visited, visits
-from eagle3ops.jobs.loads import BUNDLED, cases
-from eagle3ops.jobs.near_ties import Outputs, ask_baseline, collect, judged
+from eagle3ops.jobs.bench import alarm
+from eagle3ops.jobs.bench.field import tool_figures
+from eagle3ops.jobs.bench.loads import BUNDLED, cases
+from eagle3ops.jobs.bench.near_ties import Outputs, ask_baseline, collect, judged
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.locations import expanded
 from eagle3ops.runs.context import Context
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from eagle3ops.engines.base import ServeSpec
     from eagle3ops.engines.client import Answer, EngineClient
 
-BASELINE = "baseline"
 QUESTION_TOKENS = 4096
 """Tokens of a question at most, for the forecast."""
 
@@ -114,11 +114,6 @@ class Bench(Job):
     uses_gpu: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.bench",
-        "eagle3ops.jobs.alarm",
-        "eagle3ops.jobs.field",
-        "eagle3ops.jobs.lineup",
-        "eagle3ops.jobs.loads",
-        "eagle3ops.jobs.near_ties",
         "eagle3ops.jobs.serve",
         "eagle3ops.bench",
         "eagle3ops.engines",

@@ -1,0 +1,1 @@
+"""Which drafter, on which engine, is better beyond noise? Who takes part, and each held against each."""

@@ -1,0 +1,1 @@
+"""How is a drafter taught: on everything at once, or in turns with extraction?"""
