@@ -7,7 +7,7 @@ of the stages it needs, the source of the code it names, and the versions of the
 import hashlib
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -20,12 +20,23 @@ from eagle3ops.spec.models import Pipeline
 LIBRARIES = ("torch", "transformers")
 
 
-def stage_keys(pipeline: Pipeline, registry: Registry) -> dict[str, str]:
-    """The key (64 hex digits) of every stage, upstream first."""
+def stage_keys(pipeline: Pipeline, registry: Registry, also: Collection[str] = ()) -> dict[str, str]:
+    """The key (64 hex digits) of every stage that `asked_for` names, upstream first."""
     keys: dict[str, str] = {}
-    for name in registry.names():
+    for name in asked_for(registry, also):
         keys[name] = stage_key(registry.job(name), pipeline, keys)
     return keys
+
+
+def asked_for(registry: Registry, also: Collection[str] = ()) -> list[str]:
+    """The stages of the pipeline, and jobs that stand apart from it with what they need, upstream first.
+
+    Args:
+        registry: where jobs come from.
+        also: jobs; those that the pipeline runs anyhow change nothing.
+    """
+    wanted = {name for target in ("pipeline", *also) for name in registry.order(target)}
+    return [name for name in registry.names() if name in wanted]
 
 
 def stage_key(job: type[Job], pipeline: Pipeline, upstream: Mapping[str, str]) -> str:

@@ -112,7 +112,8 @@ def _create(order: Order) -> RunDirectory:
     require_known_names([order.job], ["pipeline", *registry.names()], "job")
     pipeline = parse_pipeline(order.spec_text, order.source, registry.specs())
     locations.require_writable(order.root)
-    stages = choose(plan_stages(pipeline, registry, order.root, order.cache), registry, order.job)
+    planned = plan_stages(pipeline, registry, order.root, order.cache, [order.job])
+    stages = choose(planned, registry, order.job)
     if not order.forced:
         admit(stages, order.root)
     try:
@@ -188,7 +189,7 @@ def resume(run: RunDirectory, *, token: str, forced: bool = False) -> Started:
 
 def _admit_again(run: RunDirectory, registry: Registry, wanted: set[str], cache: Path) -> None:
     pipeline = load_pipeline(run.spec_file, registry.specs())
-    planned = plan_stages(pipeline, registry, run.root, cache)
+    planned = plan_stages(pipeline, registry, run.root, cache, wanted)
     admit([stage for stage in planned if stage.name in wanted], run.root)
 
 

@@ -3,12 +3,12 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.errors import Eagle3opsError, Refused, RequestError
+from eagle3ops.errors import Refused, RequestError
 from eagle3ops.runs.history import forecast_seconds, past_seconds
 from eagle3ops.runs.job import Forecast, Plan, PlanContext, Registry
 from eagle3ops.runs.keys import stage_keys
@@ -47,29 +47,28 @@ class StagePlan:
         }
 
 
-def plan_stages(pipeline: Pipeline, registry: Registry, root: Path, cache: Path) -> list[StagePlan]:
-    """Plan every job, upstream first, also those that run only when they are asked for by name."""
+def plan_stages(
+    pipeline: Pipeline, registry: Registry, root: Path, cache: Path, also: Collection[str] = ()
+) -> list[StagePlan]:
+    """Plan the stages of the pipeline, upstream first, and the jobs in `also` with what they need.
+
+    Raises:
+        Eagle3opsError: one of them cannot be planned as it is set.
+    """
     store = Store(root)
-    keys = stage_keys(pipeline, registry)
+    keys = stage_keys(pipeline, registry, also)
     finished: dict[str, Path] = {}
     plans: dict[str, Plan] = {}
     planned = []
-    pipeline_stages = frozenset(registry.order("pipeline"))
-    for name in registry.names():
+    for name, key in keys.items():
         job = registry.job(name)()
-        known = store.look_up(job, keys[name])
+        known = store.look_up(job, key)
         ctx = PlanContext(pipeline, pipeline.stages[name], known.out, dict(finished), dict(plans), cache)
-        try:
-            plans[name] = timed(job.plan(ctx), store.folder, name)
-        except Eagle3opsError as error:
-            if name in pipeline_stages:
-                raise
-            # What stands apart is no reason to refuse a pipeline that does not run it.
-            plans[name] = Plan(refusal=error)
+        plans[name] = timed(job.plan(ctx), store.folder, name)
         if known.done is not None:
             finished[name] = known.out
         gpus = wanted_gpus(pipeline) if job.uses_gpu else 0
-        planned.append(StagePlan(name, keys[name], known.out, known.done is not None, known.reason, plans[name], gpus))
+        planned.append(StagePlan(name, key, known.out, known.done is not None, known.reason, plans[name], gpus))
     return planned
 
 

@@ -61,7 +61,7 @@ def _run(run: RunDirectory, stage: str) -> int:
     registry = load_registry()
     pipeline = load_pipeline(run.spec_file, registry.specs())
     store = Store(run.root)
-    keys = stage_keys(pipeline, registry)
+    keys = stage_keys(pipeline, registry, [stage])
     job = registry.job(stage)()
     if keys[stage] != sys.argv[3]:
         raise Eagle3opsError(

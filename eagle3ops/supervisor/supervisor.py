@@ -101,7 +101,7 @@ class Supervisor:
         request = self.run_dir.request()
         pipeline = load_pipeline(self.run_dir.spec_file, registry.specs())
         store = Store(self.run_dir.root)
-        keys = stage_keys(pipeline, registry)
+        keys = stage_keys(pipeline, registry, request["stages"])
         self._share = GpuShare(self.run_dir, pipeline, self._note)
         stages: list[str] = list(request["stages"])
         self.state = {
@@ -161,7 +161,7 @@ class Supervisor:
         """Refuse a stage that does not fit, now that what comes before it is done and its size is known."""
         pipeline = load_pipeline(self.run_dir.spec_file, registry.specs())
         cache = Path(self.run_dir.request()["cache"])
-        planned = plan_stages(pipeline, registry, self.run_dir.root, cache)
+        planned = plan_stages(pipeline, registry, self.run_dir.root, cache, [name])
         admit([stage for stage in planned if stage.name == name], self.run_dir.root)
 
     def _reuse(self, name: str, known: Stored, done: Mapping[str, Any]) -> None:

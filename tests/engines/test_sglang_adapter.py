@@ -307,16 +307,17 @@ def test_the_adapter_asks_for_what_the_settings_need(tmp_path: Path) -> None:
     adapter("reference").require(layered)
 
 
-def planned(text: str, tmp_path: Path) -> dict[str, StagePlan]:
+def planned(text: str, tmp_path: Path, *also: str) -> dict[str, StagePlan]:
     registry = load_registry()
     pipeline = parse_pipeline(text, "a.yaml", registry.specs())
-    return {stage.name: stage for stage in plan_stages(pipeline, registry, tmp_path, tmp_path)}
+    return {stage.name: stage for stage in plan_stages(pipeline, registry, tmp_path, tmp_path, also)}
 
 
 def test_only_the_stages_that_need_it_are_refused_and_before_they_start(tmp_path: Path) -> None:
     python = environment_with(tmp_path / "env", "sglang-0.5.14")
     engine = f"{{name: sglang, device: cpu, python: {python}}}"
-    stages = planned(f"schema: 1\nname: a\ntarget: {{model: tiny-random}}\nengine: {engine}\n", tmp_path)
+    text = f"schema: 1\nname: a\ntarget: {{model: tiny-random}}\nengine: {engine}\n"
+    stages = planned(text, tmp_path, "compare", "profile", "sweep")
     refused = {name for name, stage in stages.items() if stage.plan.refusal is not None}
     assert refused & set(load_registry().order("pipeline")) == {"serve", "bench"}
     assert {"compare", "profile", "sweep"} <= refused

@@ -8,7 +8,8 @@ import pytest
 
 from eagle3ops.errors import RequestError
 from eagle3ops.runs.job import Job, Registry, load_registry
-from eagle3ops.runs.planning import choose, plan_stages
+from eagle3ops.runs.keys import stage_keys
+from eagle3ops.runs.planning import StagePlan, choose, plan_stages
 from eagle3ops.spec.load import parse_pipeline
 
 TEXT = "schema: 1\nname: a\ntarget: {model: tiny-random}\n"
@@ -34,10 +35,10 @@ class _Broken:
         return type("Broken", (found,), {"plan": plan})
 
 
-def planned(name: str, tmp_path: Path) -> tuple[Registry, list[Any]]:
+def planned(name: str, tmp_path: Path, *also: str) -> tuple[Registry, list[StagePlan]]:
     registry = cast(Registry, _Broken(name))
     pipeline = parse_pipeline(TEXT, "a.yaml", registry.specs())
-    return registry, plan_stages(pipeline, registry, tmp_path, tmp_path)
+    return registry, plan_stages(pipeline, registry, tmp_path, tmp_path, also)
 
 
 def test_the_pipeline_runs_none_of_them() -> None:
@@ -48,13 +49,29 @@ def test_the_pipeline_runs_none_of_them() -> None:
     assert list(registry.order("sweep"))[-1] == "sweep"
 
 
-def test_one_that_cannot_be_planned_is_refused_where_it_is_asked_for_and_nowhere_else(tmp_path: Path) -> None:
+def test_one_that_cannot_be_planned_is_an_error_where_it_is_asked_for_and_nowhere_else(tmp_path: Path) -> None:
     registry, stages = planned("sweep", tmp_path)
-    chosen = choose(stages, registry, "pipeline")
-    assert [stage.name for stage in chosen] == list(registry.order("pipeline"))
-    assert all(stage.plan.refusal is None for stage in chosen)
-    (sweep,) = (stage for stage in stages if stage.name == "sweep")
-    assert "cannot be planned" in str(sweep.plan.refusal)
+    assert choose(stages, registry, "pipeline") == stages
+    assert all(stage.plan.refusal is None for stage in stages)
+    with pytest.raises(RequestError, match="cannot be planned"):
+        planned("sweep", tmp_path, "sweep")
+
+
+@pytest.mark.parametrize("also", [(), ("pipeline",), ("compare",), ("build",), ("sweep", "profile", "bench")])
+def test_planned_is_the_pipeline_and_what_was_asked_for(also: tuple[str, ...], tmp_path: Path) -> None:
+    registry, stages = planned("no job", tmp_path, *also)
+    wanted = {*registry.order("pipeline"), *also} - {"pipeline"}
+    assert [stage.name for stage in stages] == [name for name in registry.names() if name in wanted]
+
+
+def test_the_key_of_a_stage_is_the_same_whatever_else_is_asked_for() -> None:
+    registry = load_registry()
+    pipeline = parse_pipeline(TEXT, "a.yaml", registry.specs())
+    every = stage_keys(pipeline, registry, registry.names())
+    assert list(every) == list(registry.names())
+    for also in ((), ("sweep",), ("compare", "build")):
+        keys = stage_keys(pipeline, registry, also)
+        assert keys.items() <= every.items()
 
 
 def test_a_stage_of_the_pipeline_that_cannot_be_planned_is_an_error(tmp_path: Path) -> None:

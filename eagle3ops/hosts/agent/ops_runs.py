@@ -76,7 +76,7 @@ def plan(here: Surroundings, *, spec_text: str, job: str = "pipeline", source: s
     registry = load_registry()
     require_known_names([job], ["pipeline", *registry.names()], "job")
     pipeline = parse_pipeline(spec_text, source, registry.specs())
-    stages = choose(plan_stages(pipeline, registry, here.root, locations.cache()), registry, job)
+    stages = choose(plan_stages(pipeline, registry, here.root, locations.cache(), [job]), registry, job)
     refused: Eagle3opsError | None = None
     try:
         admit(stages, here.root)
