@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3ops.bench.accept import conditional_acceptance
+from eagle3ops.bench.gap import Position
 from eagle3ops.outputs.benchloads import Load, parse_loads
 
 BASELINE = "baseline"
@@ -46,20 +47,6 @@ class Setting:
     """Tokens per verification step in the timed requests; 1 for the baseline."""
     dominated_by: str | None = None
     """Another setting with no less of either throughput and accept length, and more of one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """One draft position, served against predicted."""
-
-    position: int
-    served: float
-    predicted: float
-    low: float
-    """Of served less predicted."""
-    high: float
-    tokens: float
-    """What it makes of the gap in accept length."""
 
 
 @dataclass(frozen=True, slots=True)
