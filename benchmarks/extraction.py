@@ -19,13 +19,12 @@ Prints one JSON object. Without --answers the rows are random, which is enough f
 import argparse
 import asyncio
 import json
-import os
 import shutil
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from eagle3ops.eagle3.train_config import TrainConfig
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineClient, Sampling
 from eagle3ops.engines.registry import adapter
-from eagle3ops.engines.serving import free_port, running
+from eagle3ops.engines.serving import free_port, logged, running
 from eagle3ops.engines.sglang.extraction import AHEAD_BYTES, ROWS_A_POST, EngineStates, Spool, extraction_spec
 from eagle3ops.features.format import Dtype, state_bytes
 from eagle3ops.features.training import train
@@ -75,22 +74,6 @@ def random_rows(count: int, vocab: int) -> list[AnswerRow]:
     return rows
 
 
-@asynccontextmanager
-async def process(argv: Sequence[str], *, role: str, env: dict[str, str], logs: Path) -> AsyncIterator[Any]:
-    """A server in a group of its own, its output in a file."""
-    with (logs / f"{role}.log").open("wb") as output:
-        started = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | env,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield started
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(started.pid, 9)
-        await started.wait()
-
-
 class Arms:
     """The servers, and what is asked of them."""
 
@@ -116,12 +99,9 @@ class Arms:
         )  # fmt: skip
 
         async def server(name: str, spec: ServeSpec) -> EngineClient:
-            def spawn(argv: Sequence[str], *, role: str, env: dict[str, str]) -> Any:
-                return process(argv, role=role, env=env, logs=out)
-
             log = out / f"{name}.log"
             return await stack.enter_async_context(
-                running(adapter("sglang"), spec, spawn=spawn, role=name, log=log, timeout_s=given.start_s)
+                running(adapter("sglang"), spec, spawn=logged(log), role=name, log=log, timeout_s=given.start_s)
             )
 
         loop = asyncio.get_running_loop()

@@ -1,10 +1,6 @@
 """A real SGLang on a CPU under our load: blocks, arrivals, log probabilities, and its own tool beside it."""
 
-import asyncio
 import os
-import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,23 +11,9 @@ from eagle3ops.bench.parting import engine_gap, engine_noise
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import Sampling
 from eagle3ops.engines.registry import adapter
-from eagle3ops.engines.serving import free_port, running
+from eagle3ops.engines.serving import free_port, logged, running
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(420)]
-
-
-@asynccontextmanager
-async def spawn(argv: Sequence[str], *, role: str, env: Mapping[str, str] | None = None) -> AsyncIterator[object]:
-    nowhere = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdout=nowhere, stderr=nowhere, env={**os.environ, **(env or {})}, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
 
 
 async def test_a_real_sglang_is_measured(tmp_path: Path) -> None:
@@ -43,7 +25,8 @@ async def test_a_real_sglang_is_measured(tmp_path: Path) -> None:
     )  # fmt: skip
     prompts = [[1 + k, 5, 9, 20, 3] for k in range(12)]
     sampling = Sampling(max_new_tokens=16, ignore_eos=True)
-    async with running(adapter("sglang"), spec, spawn=spawn) as client:
+    log = tmp_path / "engine.log"
+    async with running(adapter("sglang"), spec, spawn=logged(log), log=log) as client:
         assert await client.flush_cache()
         (plain,) = (await measure({"baseline": client}, prompts, sampling, concurrency=4)).values()
         assert [sample.tokens for sample in plain.blocks] == [64, 64, 64]

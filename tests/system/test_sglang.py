@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,11 @@ import pytest
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import Sampling
 from eagle3ops.engines.places import free_port, refuse_taken_port
-from eagle3ops.engines.serving import refuse, running
+from eagle3ops.engines.serving import logged, refuse, running
 from eagle3ops.engines.sglang.adapter import SglangAdapter
 from eagle3ops.engines.sglang.metrics import parse_metrics
 from eagle3ops.engines.sglang.server_info import parse_server_info
 from eagle3ops.errors import RequestError
-from eagle3ops.runs.context import end_group
 from eagle3ops.runs.family import tree
 from eagle3ops.runs.processes import identify
 from eagle3ops.targets.tiny import make_tiny
@@ -83,18 +80,6 @@ async def test_a_real_sglang_from_its_start_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     make_tiny(tmp_path / "target")
     log = tmp_path / "engine.log"
-
-    @asynccontextmanager
-    async def spawn(argv: Sequence[str], *, role: str, env: Mapping[str, str]) -> AsyncIterator[Any]:
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *argv, stdout=output, stderr=output, env=os.environ | dict(env), start_new_session=True
-            )
-        try:
-            yield process
-        finally:
-            await asyncio.shield(end_group(process, identify(process.pid)))
-
     sglang, told = SglangAdapter(), Told()
     spec = ServeSpec(
         model=tmp_path / "target", port=free_port(), dtype="float32", device="cpu", max_running_requests=4,
@@ -104,7 +89,7 @@ async def test_a_real_sglang_from_its_start_to_its_end(tmp_path: Path) -> None:
         sglang.require(replace(spec, arguments=("--attn-dp-size", "2")))
     with pytest.raises(RequestError, match="is no folder"):
         refuse(sglang, replace(spec, model=tmp_path / "nowhere"))
-    async with running(sglang, spec, spawn=spawn, log=log, tell=told) as client:
+    async with running(sglang, spec, spawn=logged(log), log=log, tell=told) as client:
         processes = tree()
         assert len(processes) >= 3
         start = client.start

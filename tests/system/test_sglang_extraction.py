@@ -3,10 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineError
 from eagle3ops.engines.registry import adapter
-from eagle3ops.engines.serving import free_port, running
+from eagle3ops.engines.serving import free_port, logged, running
 from eagle3ops.engines.sglang import extraction
 from eagle3ops.engines.sglang.extraction import EngineStates, Spool, extraction_spec
 from eagle3ops.features import FeatureRow
@@ -64,24 +61,10 @@ async def test_what_sglang_hands_over_is_what_the_reference_model_computes(
         python=os.environ["EAGLE3OPS_SGLANG_PYTHON"],
     )
     log = tmp_path / "engine.log"
-
-    @asynccontextmanager
-    async def spawn(argv: list[str], *, role: str, env: dict[str, str]) -> AsyncIterator[Any]:
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *argv, stdout=output, stderr=output, env={**os.environ, **env}, start_new_session=True
-            )
-        try:
-            yield process
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, 9)
-            await process.wait()
-
     rows = rows_of([200, 5, 64, 65, 17, 130, 3, 90, 33, 1, 250, 12])
     chunks = [rows[:5], rows[5:8], rows[8:]]
     with Spool(LAYERS, HIDDEN, "float32", RING) as spool:
-        async with running(adapter("sglang"), extraction_spec(base, spool), spawn=spawn, log=log) as client:
+        async with running(adapter("sglang"), extraction_spec(base, spool), spawn=logged(log), log=log) as client:
             await asyncio.to_thread(spool.connected)
             source = EngineStates(client, asyncio.get_running_loop(), spool, max_tokens=240)
             found = await asyncio.to_thread(lambda: list(source.shards(chunks)))
