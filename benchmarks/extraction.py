@@ -39,10 +39,13 @@ from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineClient, Sampling
 from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import free_port, logged, running
-from eagle3ops.engines.sglang.extraction import AHEAD_BYTES, ROWS_A_POST, EngineStates, Spool, extraction_spec
+from eagle3ops.engines.sglang.extraction.server import extraction_spec
+from eagle3ops.engines.sglang.extraction.spool import Spool
+from eagle3ops.engines.sglang.extraction.states import AHEAD_BYTES, ROWS_A_POST, EngineStates
 from eagle3ops.features.format import Dtype, state_bytes
 from eagle3ops.features.training import train
-from eagle3ops.jobs.extract.job import ExtractSpec, extract_split
+from eagle3ops.jobs.extract.shards import extract_split
+from eagle3ops.jobs.extract.spec import ExtractSpec
 
 DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 SPECS = {"bf16": ExtractSpec(), "fp8": ExtractSpec(dtype="fp8")}

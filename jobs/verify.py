@@ -9,7 +9,7 @@ from pydantic import Field
 from eagle3ops.answers import AnswerRow, iter_answers
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.jobs.extract.job import ExtractSpec
+from eagle3ops.jobs.extract.spec import ExtractSpec
 from eagle3ops.jobs.generate import GenerateSpec
 from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
 from eagle3ops.runs.context import Context

@@ -4,6 +4,7 @@ The survey is made of the answers alone (lengths, token ids), so every process t
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from eagle3ops.eagle3.train_config import TrainConfig
     from eagle3ops.eagle3.training_turns import Text
     from eagle3ops.eagle3.turns import Turn
-    from eagle3ops.jobs.extract.job import ExtractSpec
+    from eagle3ops.jobs.extract.spec import ExtractSpec
 
 QUOTA_FILE = "quota.json"
 """In extract's output where the training rows do not fit: what was decided, and on which figures."""
@@ -155,6 +156,20 @@ def survey(
         return Survey(text, plan_turns(text.lengths, space, config))
     except TooSmall as error:
         raise too_small(spec.quota, heldout, error.needed + FOLDER_BYTES) from error
+
+
+def check_memory(needed: int, place: Path = SHARED_MEMORY) -> None:
+    """Raise RequestError unless so many bytes of shared memory are free."""
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        raise RequestError(f"stages.extract.place: memory: {place}: {error.strerror}", remedy="say disk") from error
+    if free < needed:
+        raise RequestError(
+            f"stages.extract.quota: {human_bytes(needed)} of shared memory are wanted, {human_bytes(free)} are free in "
+            f"{place}",
+            remedy="lower the quota, or give the container more (--shm-size)",
+        )
 
 
 def too_small(quota: int, heldout: int, step: int) -> RequestError:

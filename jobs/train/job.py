@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from eagle3ops.engines.footprint import engine_forecast
-from eagle3ops.jobs.extract.job import Extract, ExtractSpec
+from eagle3ops.jobs.extract.job import Extract
 from eagle3ops.jobs.extract.quota import QUOTA_FILE, Survey, heldout_bytes, outlook, survey
+from eagle3ops.jobs.extract.spec import ExtractSpec
 from eagle3ops.jobs.train.turns import last_values, take_turns
 from eagle3ops.locations import expanded
 from eagle3ops.runs.context import Context

@@ -22,8 +22,10 @@ from eagle3ops.engines.reference.model import pick_device
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.features import FeatureReader
 from eagle3ops.features.format import MANIFEST
-from eagle3ops.jobs.extract.job import ExtractSpec, extract_split, states_source
 from eagle3ops.jobs.extract.quota import Survey, heldout_bytes, numbered_id, place_of, trained_rows
+from eagle3ops.jobs.extract.shards import extract_split
+from eagle3ops.jobs.extract.source import states_source
+from eagle3ops.jobs.extract.spec import ExtractSpec
 from eagle3ops.jobs.train.job import TrainSpec, survey_of, train_config, write_prediction
 from eagle3ops.jobs.train.turns import COMPLETE, RESULT, DamagedPart, alone, parts_folder, turn_folder
 from eagle3ops.runs.context import Context

@@ -18,9 +18,12 @@ from eagle3ops.assets.sglang_plugin import eagle3ops_extract as plugin
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineError
-from eagle3ops.engines.sglang import extraction
 from eagle3ops.engines.sglang.adapter import PLUGIN, SglangAdapter
-from eagle3ops.engines.sglang.extraction import Layout, Spool, extraction_spec, parse_block, within
+from eagle3ops.engines.sglang.extraction import spool as spool_module
+from eagle3ops.engines.sglang.extraction.block import Layout, parse_block
+from eagle3ops.engines.sglang.extraction.server import extraction_spec
+from eagle3ops.engines.sglang.extraction.spool import RING_BYTES, SETTINGS, Spool
+from eagle3ops.engines.sglang.extraction.states import AHEAD_BYTES, within
 from eagle3ops.features.format import Dtype
 from eagle3ops.features.quantised import dequantise, quantise
 from eagle3ops.features.writer import FeatureRow
@@ -38,7 +41,7 @@ def joined(layers: AuxLayers, dtype: Dtype = "float32", ring: int = 1 << 16) -> 
         closing = ExitStack()
         stack.callback(closing.close)
         spool = stack.enter_context(Spool(layers, HIDDEN, dtype, ring))
-        sender = plugin.Sender(json.loads(spool.variables()[extraction.SETTINGS]), "Some")
+        sender = plugin.Sender(json.loads(spool.variables()[SETTINGS]), "Some")
         closing.callback(sender.socket.close)
         spool.connected(20)
         yield spool, sender
@@ -103,7 +106,7 @@ def test_the_order_asked_for_is_the_order_given() -> None:
     layers = AuxLayers((4, 1), 6)
     states, ids = states_of(6, AuxLayers((1, 4), 6)), torch.arange(6)
     with joined(layers) as (spool, sender):
-        assert json.loads(spool.variables()[extraction.SETTINGS])["boundaries"] == [1, 4]
+        assert json.loads(spool.variables()[SETTINGS])["boundaries"] == [1, 4]
         row = spool.expect("a", ids.tolist())
         sender.send([("a", 0, 0, 6)], ids, states)
         spool.wait([row], DONE)
@@ -166,7 +169,7 @@ def test_the_end_of_the_server_is_an_error_for_who_waits() -> None:
 
 
 def test_a_prefix_that_never_comes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extraction, "_STATES_S", 0.0)
+    monkeypatch.setattr(spool_module, "_STATES_S", 0.0)
     states, ids = states_of(4, LAYERS), torch.arange(4)
     with joined(LAYERS) as (spool, sender):
         row = spool.expect("a", [9, 0, 1, 2, 3])
@@ -239,7 +242,7 @@ def test_a_model_that_captures_others_is_refused() -> None:
 
 
 def test_a_small_host_gets_a_small_ring() -> None:
-    assert within(1 << 40) == (extraction.RING_BYTES, extraction.AHEAD_BYTES)
+    assert within(1 << 40) == (RING_BYTES, AHEAD_BYTES)
     ring, ahead = within((1 << 32) + 5)
     assert (ring % 4096, ring, ahead) == (0, 1 << 29, (1 << 30) + 1)
 

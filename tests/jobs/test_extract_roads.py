@@ -15,7 +15,10 @@ from eagle3ops.eagle3.turns import Turn
 from eagle3ops.errors import RequestError
 from eagle3ops.features import FeatureReader, FeatureRow
 from eagle3ops.features.format import NoSoundRow
-from eagle3ops.jobs.extract.job import ExtractSpec, check_memory, choose_road, extract_split
+from eagle3ops.jobs.extract.quota import check_memory
+from eagle3ops.jobs.extract.road import choose_road
+from eagle3ops.jobs.extract.shards import extract_split
+from eagle3ops.jobs.extract.spec import ExtractSpec
 from eagle3ops.jobs.train.turns import COMPLETE, clear, parts_folder, turn_folder
 from eagle3ops.spec.models import EngineSpec
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from eagle3ops.answers import AnswerRow, Split, write_jsonl
 from eagle3ops.eagle3.train_config import TrainConfig
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.extract.job import ExtractSpec
 from eagle3ops.jobs.extract.quota import Survey, measure, numbered_id, place_of, survey, trained_rows
+from eagle3ops.jobs.extract.spec import ExtractSpec
 from eagle3ops.jobs.train.turns import last_values
 
 CONFIG = TrainConfig(epochs=2, tokens_per_step=40)

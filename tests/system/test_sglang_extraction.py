@@ -14,10 +14,13 @@ from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import EngineError
 from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import free_port, logged, running
-from eagle3ops.engines.sglang import extraction
-from eagle3ops.engines.sglang.extraction import EngineStates, Spool, extraction_spec
+from eagle3ops.engines.sglang.extraction import server
+from eagle3ops.engines.sglang.extraction.server import extraction_spec
+from eagle3ops.engines.sglang.extraction.spool import Spool
+from eagle3ops.engines.sglang.extraction.states import EngineStates
 from eagle3ops.features import FeatureRow
-from eagle3ops.jobs.extract.job import ExtractSpec, features_of
+from eagle3ops.jobs.extract.source import features_of
+from eagle3ops.jobs.extract.spec import ExtractSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 from reference_tiny import HIDDEN, VOCAB, tiny_target, write_tiny_model
@@ -51,7 +54,7 @@ async def test_what_sglang_hands_over_is_what_the_reference_model_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Requests are longer than a pass, and all of them together many times what the ring holds.
-    monkeypatch.setattr(extraction, "PREFILL_TOKENS", {True: 64, False: 64})
+    monkeypatch.setattr(server, "PREFILL_TOKENS", {True: 64, False: 64})
     base = ServeSpec(
         model=write_tiny_model(tmp_path / "model"),
         port=free_port(),

@@ -1,13 +1,5 @@
-"""How do the hidden states of whole prompts come out of SGLang at the speed at which it computes them?
+"""How do hidden states arrive out of shared memory? Checked, sorted to the requests that they belong to, as rows."""
 
-Our plugin inside the server (assets/sglang_plugin/eagle3ops_extract.py, which says how a block lies in memory) puts
-them into shared memory that this process made, and says so on a Unix socket. `Spool` is this end of it: it checks each
-block, sorts its tokens to their requests and gives the place back. Nothing grows without bound: the ring has a fixed
-size, and requests are sent only as far ahead as `ahead_bytes` allow. An end of the server, of the connection or of a
-request is an error for whoever waits for rows.
-"""
-
-import asyncio
 import json
 import mmap
 import os
@@ -16,12 +8,10 @@ import socket
 import tempfile
 import threading
 import time
-import uuid
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,26 +19,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from eagle3ops.answers import AnswerRow
 from eagle3ops.eagle3.layers import AuxLayers
-from eagle3ops.engines.base import ServeSpec, on_gpu
-from eagle3ops.engines.client import EngineClient, EngineError, Sampling, log_tail
-from eagle3ops.engines.sglang.adapter import PLUGIN
+from eagle3ops.engines.client import EngineError
+from eagle3ops.engines.sglang.extraction.block import Block, Layout, parse_block
 from eagle3ops.features.format import Dtype
 from eagle3ops.features.quantised import QuantisedRow
 from eagle3ops.features.writer import FeatureRow
 
 RING_BYTES = 2 << 30
-AHEAD_BYTES = 6 << 30
-"""States that are on their way or wait to be written, at most; the rows of one shard may take more."""
-PREFIX = "eagle3ops-"
 SETTINGS = "EAGLE3OPS_EXTRACT"
-PREFILL_TOKENS = {True: 16384, False: 4096}
-"""Tokens of a forward pass on a GPU, and on a CPU; longer requests are taken in several."""
-RUNNING_ON_GPU = 512
-ROWS_A_POST = 128
 _LINE_BYTES = 16 << 20
-_THREADS_EACH = 2
 _CONNECT_S = 60.0
 _STATES_S = 120.0
 """After the engine has answered a request, its states are there within milliseconds, unless they never come."""
@@ -56,80 +36,6 @@ _STATES_S = 120.0
 
 class ServerGone(EngineError):
     """The server ended the connection; its log knows why."""
-
-
-def within(available: int) -> tuple[int, int]:
-    """Bytes of the ring and of `ahead_bytes` on a host with so much memory available."""
-    page = mmap.PAGESIZE
-    return min(RING_BYTES, available // 8 // page * page), min(AHEAD_BYTES, available // 4)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Where states lie in the ring.
-
-    Attributes:
-        at, size: bytes.
-        tokens: in all.
-        rows: request, position of the first token in it, tokens.
-    """
-
-    at: int
-    size: int
-    tokens: int
-    rows: tuple[tuple[str, int, int], ...]
-
-
-def parse_block(line: bytes, ring_bytes: int) -> Block:
-    """One line of the plugin.
-
-    Raises:
-        ValueError: it says nothing that can be, and why.
-    """
-    try:
-        raw = json.loads(line)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(raw, dict):
-        raise ValueError(f"an object was expected, not {type(raw).__name__}")
-    at, size, tokens, told = raw.get("at"), raw.get("bytes"), raw.get("tokens"), raw.get("rows")
-    if type(at) is not int or type(size) is not int or type(tokens) is not int or not isinstance(told, list):
-        raise ValueError("at, bytes and tokens must be whole numbers, rows a list")
-    if at < 0 or size <= 0 or at + size > ring_bytes or at % 8 or size % 8:
-        raise ValueError(f"bytes {at} to {at + size} are no part of a ring of {ring_bytes}")
-    rows: list[tuple[str, int, int]] = []
-    for one in told:
-        if not isinstance(one, list) or len(one) != 3:
-            raise ValueError("a row is a request, a position and a number of tokens")
-        rid, start, count = one
-        if not isinstance(rid, str) or type(start) is not int or type(count) is not int or start < 0 or count <= 0:
-            raise ValueError("a row is a request, a position and a number of tokens")
-        rows.append((rid, start, count))
-    if sum(count for _, _, count in rows) != tokens:
-        raise ValueError(f"its rows do not make {tokens} tokens")
-    return Block(at, size, tokens, tuple(rows))
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the parts of a block begin; the plugin's `parts_of` says the same."""
-
-    states: int
-    scales: int
-    end: int
-    size: int
-
-    @classmethod
-    def of(cls, tokens: int, hidden: int, states: int, dtype: torch.dtype) -> "Layout":
-        """Of so many tokens with so many states each."""
-        at = _up(tokens * 4)
-        scales = at + _up(tokens * states * hidden * dtype.itemsize)
-        end = scales + (_up(tokens * states * 4) if dtype == torch.float8_e4m3fn else 0)
-        return cls(at, scales, end, end + 8)
-
-
-def _up(value: int) -> int:
-    return -(-value // 8) * 8
 
 
 @dataclass(slots=True, eq=False)
@@ -353,118 +259,3 @@ class Spool:
                     self.changed.notify_all()
         self.blocks += 1
         self.bytes += block.size
-
-
-def extraction_spec(base: ServeSpec, spool: Spool) -> ServeSpec:
-    """The settings of a server that only reads prompts and hands their states to `spool`.
-
-    Args:
-        base: the target alone.
-    """
-    gpu = on_gpu(base.device)
-    paths = (str(PLUGIN), base.variables.get("PYTHONPATH", ""))
-    tokens = str(PREFILL_TOKENS[gpu])
-    return replace(
-        base,
-        max_running_requests=max(base.max_running_requests, RUNNING_ON_GPU) if gpu else base.max_running_requests,
-        arguments=(
-            *base.arguments,
-            # Of what comes from the prefix cache there would be no states.
-            "--disable-radix-cache",
-            "--skip-tokenizer-init",
-            # Hooks are not called when a graph is replayed, and nothing is decoded.
-            "--cuda-graph-backend-prefill", "disabled",
-            "--cuda-graph-backend-decode", "disabled",
-            "--chunked-prefill-size", tokens,
-            "--max-prefill-tokens", tokens,
-        ),
-        variables={**base.variables, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **spool.variables()},
-    )  # fmt: skip
-
-
-@dataclass(slots=True, eq=False)
-class _Shard:
-    rows: list[Pending]
-    answered: "Future[Any]"
-    size: int
-
-
-class EngineStates:
-    """Hidden states of rows, shard by shard, from a running server; used from a thread that is not the loop's.
-
-    Args:
-        loop: where `client` lives.
-        ahead_bytes: see `AHEAD_BYTES`.
-    """
-
-    def __init__(
-        self,
-        client: EngineClient,
-        loop: asyncio.AbstractEventLoop,
-        spool: Spool,
-        *,
-        max_tokens: int,
-        ahead_bytes: int = AHEAD_BYTES,
-    ) -> None:
-        self.client, self.spool = client, spool
-        self.layers, self.hidden_size = spool.layers, spool.hidden_size
-        self.workers = max(1, min(8, (os.cpu_count() or 1) // 2))
-        """Threads that may write shards while more come."""
-        self._loop, self._max_tokens, self._ahead = loop, max_tokens, ahead_bytes
-        self._nonce, self._count = uuid.uuid4().hex[:8], 0
-
-    def shards(self, chunks: Iterable[Sequence[AnswerRow]]) -> Iterator[Sequence[FeatureRow | QuantisedRow]]:
-        """The rows of each chunk with their states, in the order given."""
-        todo, waiting, ahead = iter(chunks), deque[tuple[Sequence[AnswerRow], _Shard]](), 0
-        following = next(todo, None)
-        # The threads that receive and write would otherwise each start as many as there are cores.
-        threads = torch.get_num_threads()
-        torch.set_num_threads(min(threads, _THREADS_EACH))
-        try:
-            while following is not None or waiting:
-                while following is not None and (not waiting or ahead < self._ahead):
-                    shard = self._begin(following)
-                    waiting.append((following, shard))
-                    ahead += shard.size
-                    following = next(todo, None)
-                chunk, shard = waiting.popleft()
-                try:
-                    self.spool.wait(shard.rows, shard.answered)
-                except ServerGone as error:
-                    raise EngineError(f"{error.what}; {log_tail(self.client.log)}") from error
-                ahead -= shard.size
-                yield [
-                    self.spool.row(pending, row.id, len(row.prompt_ids))
-                    for row, pending in zip(chunk, shard.rows, strict=True)
-                ]
-        finally:
-            torch.set_num_threads(threads)
-            for _, shard in waiting:
-                shard.answered.cancel()
-
-    def _begin(self, chunk: Sequence[AnswerRow]) -> _Shard:
-        rows = []
-        for row in chunk:
-            self._count += 1
-            ids = (row.prompt_ids + row.output_ids)[: self._max_tokens]
-            rows.append(self.spool.expect(f"{PREFIX}{self._nonce}-{self._count}", ids))
-        answered = asyncio.run_coroutine_threadsafe(self._send(rows), self._loop)
-        return _Shard(rows, answered, sum(row.states.numel() * row.states.itemsize for row in rows))
-
-    async def _send(self, rows: Sequence[Pending]) -> None:
-        try:
-            posts = [rows[first : first + ROWS_A_POST] for first in range(0, len(rows), ROWS_A_POST)]
-            await asyncio.gather(*(self._post(post) for post in posts))
-        except Exception as error:  # noqa: BLE001  (whoever waits for the rows raises it)
-            self.spool.fail(error)
-
-    async def _post(self, rows: Sequence[Pending]) -> None:
-        answers = await self.client.generate_batch(
-            [row.ids.tolist() for row in rows], Sampling(max_new_tokens=0), rids=[row.rid for row in rows]
-        )
-        for answer, row in zip(answers, rows, strict=True):
-            if answer.finish_reason == "abort" or answer.prompt_tokens != row.ids.numel():
-                raise EngineError(
-                    f"the engine ended a request of {row.ids.numel()} tokens as {answer.finish_reason}, after reading "
-                    f"{answer.prompt_tokens}"
-                )
