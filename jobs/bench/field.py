@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3ops.answers import AnswerRow
 from eagle3ops.errors import Eagle3opsError
+from eagle3ops.jobs.bench.spec import BenchSpec
 from eagle3ops.runs.context import Context
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
     from eagle3ops.engines.base import ServeSpec
-    from eagle3ops.jobs.bench.job import BenchSpec
 
 FINISH_S = 600.0
 
 
 async def tool_figures(
     ctx: Context,
-    spec: "BenchSpec",
+    spec: BenchSpec,
     servers: "Mapping[str, ServeSpec]",
     labels: Sequence[str],
     rows: Sequence[AnswerRow],
@@ -37,7 +37,7 @@ async def tool_figures(
 
 
 async def _one(
-    ctx: Context, spec: "BenchSpec", server: "ServeSpec", label: str, concurrency: int, rows: Sequence[AnswerRow]
+    ctx: Context, spec: BenchSpec, server: "ServeSpec", label: str, concurrency: int, rows: Sequence[AnswerRow]
 ) -> dict[str, Any]:
     from eagle3ops.bench.lineup import slug
     from eagle3ops.bench.serving_tool import ToolError, ToolRun, parse_tool_line, write_dataset

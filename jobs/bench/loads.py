@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3ops.answers import AnswerRow
 from eagle3ops.errors import RequestError
+from eagle3ops.jobs.bench.spec import BUNDLED, BenchSpec
 from eagle3ops.runs.context import Context
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
     from eagle3ops.bench.cases import Case
     from eagle3ops.engines.client import Sampling
-    from eagle3ops.jobs.bench.job import BenchSpec
-
-BUNDLED = "bundled"
 
 
-def cases(ctx: Context, spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[Case]":
+def cases(ctx: Context, spec: BenchSpec, rows: Sequence[AnswerRow]) -> "list[Case]":
     """All loads, the one whose throughput decides first.
 
     Raises:
@@ -26,7 +24,7 @@ def cases(ctx: Context, spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[C
     return [*ladder(spec, rows), *categories(ctx, spec), *lengths(ctx, spec, rows)]
 
 
-def ladder(spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[Case]":
+def ladder(spec: BenchSpec, rows: Sequence[AnswerRow]) -> "list[Case]":
     """Throughput at every concurrency, then arrivals; natural stop and forced length apart."""
     from eagle3ops.bench.cases import Case
     from eagle3ops.bench.load import wanted_rounds
@@ -51,7 +49,7 @@ def ladder(spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[Case]":
     return found
 
 
-def categories(ctx: Context, spec: "BenchSpec") -> "list[Case]":
+def categories(ctx: Context, spec: BenchSpec) -> "list[Case]":
     """One case for every category of the question sets."""
     if not spec.questions:
         return []
@@ -73,7 +71,7 @@ def categories(ctx: Context, spec: "BenchSpec") -> "list[Case]":
     ]
 
 
-def questions(ctx: Context, spec: "BenchSpec") -> list[tuple[str, list[int]]]:
+def questions(ctx: Context, spec: BenchSpec) -> list[tuple[str, list[int]]]:
     """(category, token ids) of every question that the target can take, in the order of the sets.
 
     Raises:
@@ -125,7 +123,7 @@ def context_length(ctx: Context) -> int:
     return found if isinstance(found, int) else 2048
 
 
-def lengths(ctx: Context, spec: "BenchSpec", rows: Sequence[AnswerRow]) -> "list[Case]":
+def lengths(ctx: Context, spec: BenchSpec, rows: Sequence[AnswerRow]) -> "list[Case]":
     """One case for every bucket of prompt lengths; prompts are padded with earlier turns to fall into it.
 
     Raises:

@@ -16,9 +16,9 @@ from eagle3ops.bench.paired import Sample
 from eagle3ops.bench.parting import first_divergence, torn
 from eagle3ops.engines.client import Answer, EngineError, parse_logprobs
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.bench.job import BenchSpec
 from eagle3ops.jobs.bench.loads import fill_bucket, ladder
 from eagle3ops.jobs.bench.near_ties import Outputs
+from eagle3ops.jobs.bench.spec import BenchSpec
 from eagle3ops.jobs.compare.contenders import CompareSpec, contenders, drafter_folder
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec
 from eagle3ops.prompts import load_prompts
