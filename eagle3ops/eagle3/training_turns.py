@@ -15,24 +15,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eagle3ops.eagle3.conclusion import TrainResult, conclude, heldout_corpus
+from eagle3ops.eagle3.course import Course, Metric, Progress, run_course
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.eagle3.optim import build_optimizers
 from eagle3ops.eagle3.packing import batches_from
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.train_config import TrainConfig
-from eagle3ops.eagle3.trainer import (
-    Course,
-    Metric,
-    Progress,
-    Trainer,
-    TrainResult,
-    conclude,
-    heldout_corpus,
-    reproducible,
-    run_course,
-    total_steps,
-    training_key,
-)
+from eagle3ops.eagle3.trainer import Trainer
+from eagle3ops.eagle3.training import reproducible, total_steps, training_key
 from eagle3ops.eagle3.training_data import Row
 from eagle3ops.eagle3.training_state import TrainingState
 from eagle3ops.eagle3.turns import Turn

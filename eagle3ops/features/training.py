@@ -4,9 +4,11 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from eagle3ops.eagle3.conclusion import TrainResult
+from eagle3ops.eagle3.course import Metric, Progress
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.train_config import TrainConfig
-from eagle3ops.eagle3.trainer import Metric, Progress, TrainResult, train_rows
+from eagle3ops.eagle3.training import train_rows
 from eagle3ops.features.format import FeatureError
 from eagle3ops.features.reader import FeatureReader
 

@@ -24,8 +24,8 @@ from eagle3ops.targets import read_target_info
 from eagle3ops.words import human_bytes
 
 if TYPE_CHECKING:
+    from eagle3ops.eagle3.conclusion import TrainResult
     from eagle3ops.eagle3.train_config import TrainConfig
-    from eagle3ops.eagle3.trainer import TrainResult
 
 PREDICTION = "prediction.json"
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from eagle3ops.eagle3.conclusion import TrainResult
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.eagle3.packing import plan_epoch
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.train_config import TrainConfig
-from eagle3ops.eagle3.trainer import TrainResult, train_rows
+from eagle3ops.eagle3.training import train_rows
 from eagle3ops.eagle3.training_state import newest_step
 from eagle3ops.eagle3.training_turns import Text, TextBuilder, conclude_turns, train_turn
 from eagle3ops.eagle3.turns import Space, TooSmall, Turn, plan_turns
