@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3ops.outputs.values import count, mapping
+
 MAX_LOADS = 64
 MAX_ROWS = 16
 
@@ -61,31 +63,31 @@ class Load:
 
 def parse_loads(record: object) -> tuple[Load, ...]:
     """The further loads of a `bench.json`; none for an older file. Raises nothing."""
-    data = _mapping(record)
+    data = mapping(record)
     found: list[Load] = []
     for kind in ("ladder", "latency", "categories", "lengths"):
         listed = data.get(kind)
-        found += [_load(kind, _mapping(one)) for one in (listed if isinstance(listed, list) else [])[:MAX_LOADS]]
-    return tuple(load for load in [*found, *_tool(_mapping(data.get("bench_serving")))] if load.rows)
+        found += [_load(kind, mapping(one)) for one in (listed if isinstance(listed, list) else [])[:MAX_LOADS]]
+    return tuple(load for load in [*found, *_tool(mapping(data.get("bench_serving")))] if load.rows)
 
 
 def _load(kind: str, one: Mapping[Any, Any]) -> Load:
-    rows = list(_mapping(one.get("settings")).items())[:MAX_ROWS]
+    rows = list(mapping(one.get("settings")).items())[:MAX_ROWS]
     name = one.get("name")
     stop = one.get("natural_stop")
     return Load(
         kind=kind,
         name=name[:40] if isinstance(name, str) else "",
-        concurrency=_count(one.get("concurrency")),
+        concurrency=count(one.get("concurrency")),
         natural_stop=stop if isinstance(stop, bool) else None,
-        prompts=_count(one.get("prompts")),
-        tokens=_count(one.get("max_new_tokens")),
-        rows=tuple(_row(str(label)[:40], _mapping(row)) for label, row in rows),
+        prompts=count(one.get("prompts")),
+        tokens=count(one.get("max_new_tokens")),
+        rows=tuple(_row(str(label)[:40], mapping(row)) for label, row in rows),
     )
 
 
 def _row(label: str, row: Mapping[Any, Any]) -> LoadRow:
-    ratio, first, gap = _mapping(row.get("speedup")), _mapping(row.get("ttft_s")), _mapping(row.get("itl_s"))
+    ratio, first, gap = mapping(row.get("speedup")), mapping(row.get("ttft_s")), mapping(row.get("itl_s"))
     value, low, high = (_number(ratio.get(name)) for name in ("value", "low", "high"))
     if value is None or low is None or high is None or not low <= high:
         value = low = high = None
@@ -110,22 +112,14 @@ def _tool(data: Mapping[Any, Any]) -> Iterable[Load]:
     grouped: dict[int | None, list[LoadRow]] = {}
     for label, runs in list(data.items())[:MAX_ROWS]:
         for run in (runs if isinstance(runs, list) else [])[:MAX_ROWS]:
-            one = _mapping(run)
+            one = mapping(run)
             row = _row(str(label)[:40], {**one, "tokens_per_s": one.get("output_throughput"), "speedup": None})
-            grouped.setdefault(_count(one.get("asked_concurrency")), []).append(row)
+            grouped.setdefault(count(one.get("asked_concurrency")), []).append(row)
     for concurrency, rows in grouped.items():
         yield Load("bench_serving", "", concurrency, None, None, None, tuple(rows))
-
-
-def _mapping(value: object) -> Mapping[Any, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < 1e15 and math.isfinite(value) else None
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.outputs.benchfile import Bench, Setting, Speedup, mapping, number, parse_bench, text
+from eagle3ops.outputs.benchfile import Bench, Setting, Speedup, parse_bench
 from eagle3ops.outputs.lineage import (
     Output,
     Served,
@@ -21,6 +21,7 @@ from eagle3ops.outputs.lineage import (
     verdicts_on,
 )
 from eagle3ops.outputs.sweepfile import as_bench, parse_sweep
+from eagle3ops.outputs.values import mapping, number, text
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.words import UNDECIDED
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from eagle3ops.errors import RequestError
-from eagle3ops.outputs.benchfile import count, mapping, parse_setting, text, words
+from eagle3ops.outputs.benchfile import parse_setting
 from eagle3ops.outputs.case import Case
 from eagle3ops.outputs.lineage import pipeline_of
+from eagle3ops.outputs.values import count, mapping, text, words
 from eagle3ops.runs.directory import RunDirectory
 
 PORT = 30000

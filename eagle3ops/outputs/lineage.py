@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.outputs.benchfile import mapping, number, text
+from eagle3ops.outputs.values import mapping, number, text
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import read_json
 from eagle3ops.runs.store import DONE, identity_of

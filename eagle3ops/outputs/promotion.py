@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.errors import Eagle3opsError, Refused, RequestError
-from eagle3ops.outputs.benchfile import Setting, Speedup, count, mapping, number, text
+from eagle3ops.outputs.benchfile import Setting, Speedup
 from eagle3ops.outputs.case import Case, Current, judge
 from eagle3ops.outputs.launch import launch_line
 from eagle3ops.outputs.lineage import FINGERPRINT, Target
+from eagle3ops.outputs.values import count, mapping, number, text
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import explain_os_error, read_json, write_json
 from eagle3ops.runs.redact import redact

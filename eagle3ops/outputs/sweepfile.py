@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eagle3ops.outputs.benchfile import BASELINE, Bench, Setting, Speedup, count, mapping, number, text
+from eagle3ops.outputs.benchfile import BASELINE, Bench, Setting, Speedup
+from eagle3ops.outputs.values import count, mapping, number, text
 
 SCHEMA = 1
 MOST_POINTS = 512

@@ -42,6 +42,7 @@ class Report(Job):
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.report",
         "eagle3ops.outputs.benchloads",
+        "eagle3ops.outputs.values",
         "eagle3ops.bench.report",
         "eagle3ops.bench.report_data",
         "eagle3ops.bench.plots",

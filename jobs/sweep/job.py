@@ -169,8 +169,8 @@ def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[li
 
 def _known_speed(ctx: PlanContext) -> tuple[float | None, float | None]:
     """Seconds that a start took in `serve`, and that one token takes at batch 1, as the last bench here measured."""
-    from eagle3ops.outputs.benchfile import mapping, number
     from eagle3ops.outputs.lineage import outputs, record
+    from eagle3ops.outputs.values import mapping, number
 
     serve = ctx.inputs.get("serve")
     ready = number(mapping(record(serve / "serve.json")).get("ready_s")) if serve is not None else None
