@@ -1,4 +1,4 @@
-"""Which processes are watched, where do they log, and where do they answer?
+"""Which processes are watched: one and its children, whoever listens at a URL, or those of a run?
 
 A finder is asked again and again, as ranks come and go. It remembers whom it has found: a process that loses its parent
 and is adopted by another stays a member as long as it lives. Everything here reads procfs, which can hang for a process
@@ -19,20 +19,15 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import Event
 from eagle3ops.runs.family import descendants, family
 from eagle3ops.runs.processes import ProcessId, Stat, boot_id, identify, process_table
-from eagle3ops.telemetry.procfs import read_at
-from eagle3ops.watchdog.guard.listening import Address, address_of, listener, listening_ports
+from eagle3ops.watchdog.guard.listening import Address, address_of, listener
+from eagle3ops.watchdog.guard.traces import MAX_LOGS, logs_of, looks_after, program_of, roles_of, served_at
 from eagle3ops.watchdog.state import Subject
-from eagle3ops.words import plain
 
-MAX_LOGS = 32
-_RANK = re.compile(rb"(?:^|\0)(?:RANK)=(\d{1,6})(?=\0|$)")
 _URL_EVERY_S = 5.0
 _SCAN_EVERY_S = 5.0
 """Reading the marks of all processes of a machine takes 0.1 s where there are thousands; children are found at once."""
-_ENVIRON_BYTES = 1 << 20
 QUIET_S = 60.0
 """A stage that reported progress so recently shows by itself that its server works."""
-_DEFAULT_PORTS = {"sglang": "30000", "vllm": "8000"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +245,7 @@ class RunFinder:
         # The supervisor and who else guards the run are not the stage, and neither is what looks at it.
         own = ProcessId.from_json(self.run.supervisor())
         watchers = {me, *([own.pid] if own is not None else [])}
-        watchers |= {pid for pid in found if pid in table and _guards(pid)}
+        watchers |= {pid for pid in found if pid in table and looks_after(pid)}
         below = descendants(table, watchers - {own.pid if own is not None else 0})
         return {process for pid, process in found.items() if pid not in watchers and pid not in below}
 
@@ -275,77 +270,6 @@ def grow(table: Mapping[int, Stat], boot: str, known: Collection[ProcessId]) -> 
     """Those of `known` that are still there, and all their descendants; zombies too, as they tell of a death."""
     here = {p.pid for p in known if p.boot == boot and p.pid in table and table[p.pid].start == p.start}
     return {ProcessId(pid, table[pid].start, boot) for pid in here | descendants(table, here)}
-
-
-def logs_of(processes: Iterable[ProcessId]) -> tuple[Path, ...]:
-    """The files that they write their output and errors to, by their descriptors 1 and 2.
-
-    Only the links are read, the files are not touched: a path on a dead mount hangs nobody here.
-    """
-    found: dict[Path, None] = {}
-    for process in processes:
-        for number in (1, 2):
-            try:
-                target = os.readlink(f"/proc/{process.pid}/fd/{number}")
-            except OSError:
-                continue
-            # Pipes, sockets and memory files have no path; terminals and /dev/null hold nothing.
-            if target.startswith("/") and not target.startswith(("/dev/", "/memfd:")):
-                if target.endswith(" (deleted)"):
-                    # Its name is gone or another file's; the descriptor still leads to it.
-                    target = f"/proc/{process.pid}/fd/{number}"
-                found[Path(target)] = None
-    return tuple(found)[:MAX_LOGS]
-
-
-def roles_of(processes: Iterable[ProcessId]) -> dict[int, str]:
-    """`rank N` where the environment says so (RANK, as torchrun sets it)."""
-    roles = {}
-    for process in processes:
-        found = _RANK.search(_read(process.pid, "environ", _ENVIRON_BYTES))
-        if found is not None:
-            roles[process.pid] = f"rank {int(found[1])}"
-    return roles
-
-
-def served_at(processes: Iterable[ProcessId]) -> str | None:
-    """Where one of them answers HTTP; None where that is not certain.
-
-    Only a port that its command line names, or that its engine takes by default, and that it does listen on: to send a
-    question to any other socket (a rendezvous of NCCL, a store of torch) could harm what is watched.
-    """
-    for process in processes:
-        words = _read(process.pid, "cmdline", 1 << 16).decode("utf-8", "replace").split("\0")
-        named = [text for word, text in pairwise(words) if word == "--port"]
-        named += [word.removeprefix("--port=") for word in words if word.startswith("--port=")]
-        named += [port for engine, port in _DEFAULT_PORTS.items() if any(engine in word for word in words[:4])]
-        if not named:
-            continue
-        ports = listening_ports(process.pid)
-        for text in named:
-            if text.isdecimal() and len(text) < 6 and int(text) in ports:
-                return Address("http", ports[int(text)], int(text)).url
-    return None
-
-
-def program_of(pid: int) -> str:
-    """The program's short name, for people."""
-    return plain(_read(pid, "comm", 64).decode("utf-8", "replace")).strip() or "?"
-
-
-def _read(pid: int, name: str, limit: int) -> bytes:
-    return read_at(f"/proc/{pid}/{name}", limit=limit) or b""
-
-
-def _guards(pid: int) -> bool:
-    """Does that process look after the run rather than work in it?"""
-    words = _read(pid, "cmdline", 1 << 16).split(b"\0")[:8]
-    # The host's sampler is started by whoever needs it first, and is adopted by the supervisor.
-    return any(
-        word in (b"eagle3ops.supervisor", b"eagle3ops.telemetry.sampler_process")
-        or word.startswith(b"eagle3ops.supervisor.")
-        for word in words
-    )
 
 
 def _root_of(where: Address) -> ProcessId:
