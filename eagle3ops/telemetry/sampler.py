@@ -52,7 +52,8 @@ from typing import Any
 
 from eagle3ops.telemetry.gpu_sampling import GpuSampler
 from eagle3ops.telemetry.host import HostReader
-from eagle3ops.telemetry.processes import MAX_PROCESSES, PortableTrees, ProcessTrees, available
+from eagle3ops.telemetry.portable import PortableTrees
+from eagle3ops.telemetry.processes import MAX_PROCESSES, ProcessTrees, available
 from eagle3ops.telemetry.rates import Rates
 
 SCHEMA = 1

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3ops.telemetry import processes
-from eagle3ops.telemetry.processes import RUN_MARK, YOUNG_S, PortableTrees, ProcessTrees
+from eagle3ops.telemetry.portable import PortableTrees
+from eagle3ops.telemetry.processes import RUN_MARK, YOUNG_S, ProcessTrees
 from eagle3ops.telemetry.procfs import (
     hide_secrets,
     parse_cmdline,
