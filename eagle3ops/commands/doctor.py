@@ -64,11 +64,12 @@ def _look_here(root: str | None) -> list[Finding]:
 
 
 async def _ask(name: str, root: str | None) -> list[Finding]:
-    from eagle3ops.commands.hosts import TerminalPrompts
+    from eagle3ops.commands.hosts import TerminalPrompts, patiently
     from eagle3ops.hosts.client import AgentClient
     from eagle3ops.hosts.reach import transport_for
 
-    client = await AgentClient.connect(transport_for(name, TerminalPrompts()))
+    transport = transport_for(name, TerminalPrompts())
+    client = await patiently(transport, AgentClient.connect(transport))
     try:
         async with asyncio.timeout(ANSWER_LIMIT_S):
             answer = await client.call("doctor", **({} if root is None else {"root": root}))

@@ -9,17 +9,27 @@ import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eagle3ops.commands.output import write, write_json
 from eagle3ops.errors import Eagle3opsError, ExitCode, HostUnreachable, RequestError
 from eagle3ops.hosts.address import Address, parse_address
 from eagle3ops.hosts.prompts import Prompts
 from eagle3ops.hosts.registry import LOCAL, Host, Registry, check_name, check_remote_path, find_host, own_known_hosts
+from eagle3ops.hosts.transport import Transport
 from eagle3ops.words import plain
+
+if TYPE_CHECKING:
+    from eagle3ops.hosts.client import AgentClient
 
 CLOCK_WARN_S = 2.0
 PINGS = 5
+QUIET_S = 5.0
+"""What takes longer says what it waits for."""
+ANSWER_S = 15.0
+"""How long an agent may take to answer one ping."""
+
+T = TypeVar("T")
 
 
 class TerminalPrompts:
@@ -94,6 +104,25 @@ async def _line(terminal: int) -> bytes:
 
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
+
+
+async def patiently(transport: Transport, work: Awaitable[T]) -> T:
+    """The outcome of what is done over a way to a host; says what is waited for when that takes long."""
+
+    async def tell() -> None:
+        told = ""
+        while True:
+            await asyncio.sleep(QUIET_S)
+            waits_for = str(getattr(transport, "waits_for", ""))
+            if waits_for and waits_for != told:
+                told = waits_for
+                _say(f"... waiting for {plain(waits_for)}")
+
+    telling = asyncio.create_task(tell())
+    try:
+        return await work
+    finally:
+        telling.cancel()
 
 
 def hosts(args: Namespace, *, json: bool) -> int:
@@ -217,8 +246,9 @@ async def _install(args: Namespace, *, json: bool) -> int:
             raise RequestError("nobody can be asked here", remedy="agree beforehand: --yes")
         return await prompts.confirm("install it?")
 
-    done = await install(transport, extras=args.extra, tell=lambda line: _say(plain(line)), confirm=agreed)
-    await prove(transport)
+    told = install(transport, extras=args.extra, tell=lambda line: _say(plain(line)), confirm=agreed)
+    done = await patiently(transport, told)
+    await patiently(transport, prove(transport))
     if json:
         write_json(asdict(done))
     _say(f"{done.host}: eagle3ops {done.version} {'is installed' if done.fresh else 'was there already'}")
@@ -281,7 +311,7 @@ async def _examine(name: str, prompts: Prompts, steps: _Steps) -> int:
             if not await _step(steps, step, action):
                 return ExitCode.UNREACHABLE
     try:
-        client = await AgentClient.connect(transport)
+        client = await patiently(transport, AgentClient.connect(transport))
     except HostUnreachable as error:
         steps.bad("agent", error)
         return ExitCode.UNREACHABLE
@@ -295,7 +325,7 @@ async def _examine(name: str, prompts: Prompts, steps: _Steps) -> int:
         offsets = []
         for _ in range(PINGS):
             before, started = time.time(), time.perf_counter()
-            answer = await client.call("ping")
+            answer = await _ping(client)
             trips.append(time.perf_counter() - started)
             if isinstance(answer.get("time"), int | float):
                 offsets.append((trips[-1], float(answer["time"]) - (before + trips[-1] / 2)))
@@ -313,6 +343,18 @@ async def _examine(name: str, prompts: Prompts, steps: _Steps) -> int:
         with contextlib.suppress(OSError):
             await client.close()
     return ExitCode.DONE
+
+
+async def _ping(client: "AgentClient") -> dict[str, Any]:
+    """An answer to a ping; an agent that has said hello may be stopped all the same."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await client.call("ping")
+    except TimeoutError as error:
+        raise HostUnreachable(
+            f"{client.name}: an agent started (pid {client.hello.pid}) and did not answer within {ANSWER_S:g} s",
+            remedy="the host is overloaded, or the process is stopped there; try again, then look at it with ps",
+        ) from error
 
 
 async def _step(steps: _Steps, name: str, action: Callable[[], Awaitable[str]]) -> bool:

@@ -71,13 +71,14 @@ def on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]
 
 
 async def _on_host(host: str, root: str | None, work: Callable[[There], Awaitable[int]]) -> int:
-    from eagle3ops.commands.hosts import TerminalPrompts
+    from eagle3ops.commands.hosts import TerminalPrompts, patiently
     from eagle3ops.hosts.client import skew
     from eagle3ops.hosts.link import Link
     from eagle3ops.hosts.reach import transport_for
 
-    async with Link(transport_for(host, TerminalPrompts()), on_state=_Notices(host)) as link:
-        if (differs := skew(host, await link.open())) is not None:
+    transport = transport_for(host, TerminalPrompts())
+    async with Link(transport, on_state=_Notices(host)) as link:
+        if (differs := skew(host, await patiently(transport, link.open()))) is not None:
             say(f"{host}: {differs}")
         return await work(There(host, root, link))
 

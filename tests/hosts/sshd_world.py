@@ -60,6 +60,7 @@ class Sshd:
     environment: dict[str, str] = field(default_factory=dict)
     prepare: str = "true"
     """Shell commands in the server's mount namespace before it starts."""
+    sftp: str = "internal-sftp"
     netns: str | None = None
     address: str = "127.0.0.1"
     port: int = field(default_factory=free_port)
@@ -99,7 +100,7 @@ class Sshd:
             *([f"SetEnv {words}"] if words else []),
             *self.options,
             *([] if any(line.startswith("PasswordAuth") for line in self.options) else ["PasswordAuthentication no"]),
-            "Subsystem sftp internal-sftp",
+            f"Subsystem sftp {self.sftp}",
         ]
         (self.folder / "sshd_config").write_text("\n".join(config) + "\n")
         root = [f"root:x:0:0:root:{self.home}:{self.users.get('root', '/bin/bash')}"]
@@ -168,10 +169,10 @@ class Sshd:
         return found
 
     def stop(self) -> None:
-        """End the listener and every session."""
+        """End the listener, every session, and what it left running: a login shell that sleeps would sleep on."""
         if self.process is None:
             return
-        pids = self.sessions()
+        pids = [*self.sessions(), *(process.pid for process in self.commands())]
         listener = self._listener()
         if listener is not None:
             listener.kill()
@@ -215,6 +216,7 @@ class SshWorld:
         options: list[str] | None = None,
         environment: dict[str, str] | None = None,
         prepare: str = "true",
+        sftp: str = "internal-sftp",
         netns: str | None = None,
         address: str = "127.0.0.1",
         start: bool = True,
@@ -231,6 +233,7 @@ class SshWorld:
             options=options or [],
             environment=environment or {},
             prepare=prepare,
+            sftp=sftp,
             netns=netns,
             address=address,
         )

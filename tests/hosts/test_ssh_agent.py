@@ -229,12 +229,72 @@ async def test_no_sh(ssh_world: SshWorld) -> None:
         await AgentClient.connect(reach(server))
 
 
-async def test_start_up_file_that_waits(ssh_world: SshWorld) -> None:
+@pytest.mark.parametrize(
+    ("start_up", "printed"),
+    [
+        ("echo one moment; sleep 20", "so far it has printed: one moment"),
+        ("echo loading modules >&2; sleep 20", "so far it has printed: loading modules"),
+        ("sleep 20", "it has printed nothing"),
+        ("printf 'Terminal type? '; read answer", "so far it has printed: Terminal type?"),
+        ("cat; sleep 20", "the script that was sent to sh"),
+    ],
+)
+async def test_login_shell_that_waits(ssh_world: SshWorld, start_up: str, printed: str) -> None:
+    """Within its time it is said what was waited for, what came until then, and what to do."""
     server = trusted(ssh_world)
-    (server.home / ".bashrc").write_text("echo one moment; sleep 1000\n")
-    with pytest.raises(HostUnreachable, match=r"no agent answered within 0\.5 s") as caught:
-        await AgentClient.connect(reach(server, python(), limits=Limits(start=0.5)))
+    (server.home / ".bashrc").write_text(f"{start_up}\n")
+    with pytest.raises(HostUnreachable, match=r"did not come to run `sh` within 0\.5 s") as caught:
+        await AgentClient.connect(reach(server, python(), limits=Limits(shell=0.5)))
+    assert printed in caught.value.what
+    assert caught.value.what.isprintable()
+    assert f"ssh -p {server.port} root@127.0.0.1 sh -c true" in (caught.value.remedy or "")
+    # A link goes on trying: it may pass.
     assert not isinstance(caught.value, ConnectionRefusedForGood)
+
+
+async def test_a_profile_that_waits(ssh_world: SshWorld) -> None:
+    """Where a login shell is forced, .profile is read as well."""
+    login = ssh_world.folder / "login"
+    login.write_text('#!/bin/sh\nshift\nexec sh -lc "$1"\n')
+    login.chmod(0o755)
+    server = trusted(ssh_world, users={"someone": str(login)})
+    (server.home / ".profile").write_text("echo checking the licence; sleep 20\n")
+    with pytest.raises(HostUnreachable, match=r"within 0\.5 s; so far it has printed: checking the licence"):
+        await AgentClient.connect(reach(server, python(), user="someone", limits=Limits(shell=0.5)))
+
+
+async def test_slow_start_up_files_have_time(ssh_world: SshWorld) -> None:
+    """Once the shell has run `sh`, it is the agent that is waited for."""
+    server = trusted(ssh_world)
+    slow = server.home / "slow"
+    slow.write_text(f'#!/bin/sh\nsleep 1.2\nexec {python()} "$@"\n')
+    slow.chmod(0o755)
+    async with await AgentClient.connect(reach(server, str(slow), limits=Limits(shell=1.0))) as client:
+        assert client.hello.pid > 0
+
+
+async def test_python_that_hangs(ssh_world: SshWorld) -> None:
+    """A dead mount behind the interpreter is no login shell that waits."""
+    server = trusted(ssh_world)
+    hangs = server.home / "hangs"
+    hangs.write_text("#!/bin/sh\nsleep 20\n")
+    hangs.chmod(0o755)
+    (server.home / ".bashrc").write_text("printf 'a banner'\n")
+    with pytest.raises(HostUnreachable, match=r"ran `sh`, but no agent answered within 0\.8 s") as caught:
+        await AgentClient.connect(reach(server, str(hangs), limits=Limits(shell=30.0, start=0.8)))
+    assert f"it was trying {hangs}; so far it has printed: a banner" in caught.value.what
+    assert f"{hangs} --version" in (caught.value.remedy or "")
+
+
+async def test_a_shell_that_reads_ends_with_the_connection(ssh_world: SshWorld) -> None:
+    """What waits for input gets its end: nothing is left on the host."""
+    server = trusted(ssh_world)
+    (server.home / ".bashrc").write_text("read answer\n")
+    with pytest.raises(HostUnreachable):
+        await AgentClient.connect(reach(server, python(), limits=Limits(shell=0.5)))
+    async with asyncio.timeout(20):
+        while server.commands() or server.sessions():  # noqa: ASYNC110  (another process, which tells nobody)
+            await asyncio.sleep(0.02)
 
 
 async def test_forced_command(ssh_world: SshWorld) -> None:
@@ -334,6 +394,26 @@ def test_quoting_any_text(text: str) -> None:
             bootstrap.quote(text)
         return
     assert bootstrap.script(f"/{text}", f"/{text}").count(b"\n") == 1
+
+
+@given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=60), st.booleans())
+def test_every_silence_is_explained(banner: str, path: str, errors: str, begun: bool) -> None:
+    mark = f'{bootstrap.BEGUN}"}}\n{bootstrap.BEGUN}{path}"}}\n' if begun else ""
+    printed = f"{banner}\n{mark}"
+    assert bootstrap.has_begun(printed) or not begun
+    for explain in (bootstrap.explain_waiting_shell, bootstrap.explain_silent_agent):
+        absent = explain("gpu", printed, errors, 30.0)
+        assert absent.what.startswith("gpu: logged in")
+        assert absent.what.isprintable()
+        assert absent.remedy.isprintable()
+
+
+def test_an_echo_of_the_script_has_not_begun() -> None:
+    echoed = bootstrap.script(python()).decode()
+    assert not bootstrap.has_begun(echoed)
+    ran = subprocess.run(["sh"], input=echoed, capture_output=True, text=True, cwd="/")
+    assert bootstrap.has_begun(ran.stdout)
+    assert bootstrap.parse_tried(ran.stdout) == python()
 
 
 @given(st.binary(max_size=200))

@@ -254,6 +254,8 @@ def main(text: str) -> int:
         signal.signal(number, end)
     threading.Thread(target=watch_input, daemon=True).start()
     try:
+        # Before anything that may take long: the login shell has come to it.
+        say(reached=True)
         say(done=install(json.loads(text)))
     except Stopped as error:
         say(error={"kind": error.kind, "detail": error.detail})

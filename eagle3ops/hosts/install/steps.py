@@ -23,11 +23,13 @@ from eagle3ops import __version__
 from eagle3ops.errors import Eagle3opsError, HostUnreachable, RequestError
 from eagle3ops.hosts.address import is_url
 from eagle3ops.hosts.install import remote_install, wheel
+from eagle3ops.hosts.install.asking import Script, answered, everything_said, left_in_time, started
 from eagle3ops.hosts.install.survey import Interpreter, Survey, choose, parse, script
 from eagle3ops.hosts.install.words import explain_failure, shown
 from eagle3ops.hosts.registry import Registry
-from eagle3ops.hosts.ssh.bootstrap import COMMAND, ENVIRONMENT
-from eagle3ops.hosts.ssh.channel import Connection
+from eagle3ops.hosts.ssh.bootstrap import ENVIRONMENT, explain_waiting_shell
+from eagle3ops.hosts.ssh.channel import MAX_WORDS, Connection
+from eagle3ops.hosts.ssh.errors import log_in
 from eagle3ops.hosts.ssh.transport import SshTransport
 
 SURVEY_LIMIT_S = 60.0
@@ -134,7 +136,7 @@ async def install(
                 intent = await _intend(transport, connection, built, extras)
                 if not await confirm("\n".join(intent.lines())):
                     raise RequestError("not agreed to; nothing was changed", remedy="--yes agrees beforehand")
-                done = await _carry_out(connection, intent, tell)
+                done = await _carry_out(transport, connection, intent, tell)
         except (asyncssh.Error, OSError) as error:
             raise _lost(host, str(error)) from error
     if intent.configured is not None:
@@ -186,14 +188,9 @@ def base_python(configured: str | None) -> str | None:
 
 async def _intend(transport: SshTransport, connection: Connection, built: Path, extras: Sequence[str]) -> Intent:
     python = base_python(transport.host.python)
-    try:
-        async with asyncio.timeout(SURVEY_LIMIT_S):
-            output = await _said(connection, script(python))
-    except TimeoutError as error:
-        raise HostUnreachable(
-            f"{transport.name}: looking around there took longer than {SURVEY_LIMIT_S:.0f} s",
-            remedy="a mount that hangs, or a start-up file that waits? Log in by hand and look",
-        ) from error
+    output = await everything_said(
+        transport, connection, script(python), limit_s=SURVEY_LIMIT_S, doing="looking around"
+    )
     survey = parse(output, transport.name)
     chosen = choose(survey, transport.name, extras=extras, python=python)
     return Intent(
@@ -208,22 +205,13 @@ async def _intend(transport: SshTransport, connection: Connection, built: Path, 
     )
 
 
-async def _said(connection: Connection, text: bytes) -> str:
-    """Everything that a script for `sh` says."""
-    process = await connection.ssh.create_process(COMMAND, encoding=None, request_pty=False)
-    process.stdin.write(text)
-    process.stdin.write_eof()
-    output, _ = await process.communicate()
-    return (output or b"").decode(errors="replace")
-
-
-async def _carry_out(connection: Connection, intent: Intent, tell: Tell) -> dict[str, Any]:
+async def _carry_out(transport: SshTransport, connection: Connection, intent: Intent, tell: Tell) -> dict[str, Any]:
     await _send(connection, intent, tell)
-    outcome = await _build_there(connection, intent, tell)
+    outcome = await _build_there(transport, connection, intent, tell)
     if outcome.get("kind") == "damaged":
         tell("the wheel arrived damaged; sending it once more")
         await _send(connection, intent, tell)
-        outcome = await _build_there(connection, intent, tell)
+        outcome = await _build_there(transport, connection, intent, tell)
     if "kind" in outcome:
         raise explain_failure(intent.host, str(outcome["kind"]), str(outcome.get("detail", "")), intent.python)
     return outcome
@@ -231,34 +219,39 @@ async def _carry_out(connection: Connection, intent: Intent, tell: Tell) -> dict
 
 async def _send(connection: Connection, intent: Intent, tell: Tell) -> None:
     """Send the wheel under another name, then give it its own. One that is there already is not sent again."""
-    target, size = intent.remote_wheel, intent.wheel.stat().st_size
+    target, size, host = intent.remote_wheel, intent.wheel.stat().st_size, intent.host
     try:
-        sftp = await connection.ssh.start_sftp_client()
+        sftp = await answered(connection.ssh.start_sftp_client(), host, "opening a file transfer")
     except (asyncssh.ChannelOpenError, asyncssh.SFTPError) as error:
         raise Eagle3opsError(
-            f"{intent.host}: offers no file transfer (SFTP): {error}",
+            f"{host}: offers no file transfer (SFTP): {error}",
             remedy="its sshd_config needs a line `Subsystem sftp internal-sftp`",
         ) from error
-    async with sftp:
+    async with left_in_time(sftp):
         try:
-            await sftp.makedirs(target.rpartition("/")[0], exist_ok=True)
-            if await sftp.exists(target) and (await sftp.stat(target)).size == size:
+            await answered(sftp.makedirs(target.rpartition("/")[0], exist_ok=True), host, "making a folder")
+            if await answered(_is_there(sftp, target, size), host, "looking for the wheel"):
                 return
             tell(f"sending {intent.wheel.name}, {size:,} bytes")
             partial = f"{target}.{secrets.token_hex(4)}.part"
-            async with sftp.open(partial, "wb") as file:
+            file = await answered(sftp.open(partial, "wb"), host, f"opening {partial}")
+            async with file:
                 data = intent.wheel.read_bytes()
                 for offset in range(0, size, CHUNK):
-                    await file.write(data[offset : offset + CHUNK], offset)
-            await sftp.posix_rename(partial, target)
+                    await answered(file.write(data[offset : offset + CHUNK], offset), host, f"writing {partial}")
+            await answered(sftp.posix_rename(partial, target), host, f"renaming {partial}")
         except asyncssh.SFTPError as error:
             raise Eagle3opsError(
-                f"{intent.host}: {target} could not be written: {error.reason}",
+                f"{host}: {target} could not be written: {error.reason}",
                 remedy="is the disk or the quota full, or the folder somebody else's? `df -h ~; ls -ld ~/.local/share`",
             ) from error
 
 
-async def _build_there(connection: Connection, intent: Intent, tell: Tell) -> dict[str, Any]:
+async def _is_there(sftp: asyncssh.SFTPClient, target: str, size: int) -> bool:
+    return await sftp.exists(target) and (await sftp.stat(target)).size == size
+
+
+async def _build_there(transport: SshTransport, connection: Connection, intent: Intent, tell: Tell) -> dict[str, Any]:
     """Let the host's own Python build the environment; returns its last word (`done`, or `error` with `kind`)."""
     order = {
         "base": intent.survey.base,
@@ -273,29 +266,41 @@ async def _build_there(connection: Connection, intent: Intent, tell: Tell) -> di
     program = resources.files("eagle3ops.hosts.install").joinpath("remote_install.py").read_text(encoding="utf-8")
     # -I: neither the working folder nor variables of the account decide what is imported.
     line = f"exec {shlex.quote(intent.python.path)} -I -c {shlex.quote(program)} {shlex.quote(json.dumps(order))}\n"
-    process = await connection.ssh.create_process(COMMAND, encoding=None, request_pty=False)
-    process.stdin.write(line.encode())
     outcome: dict[str, Any] | None = None
+    loop, begun = asyncio.get_running_loop(), False
+    came, since = "", loop.time()
+    ran: Script | None = None
     try:
-        async with asyncio.timeout(INSTALL_LIMIT_S):
-            # Standard input stays open: its end tells the program there that nobody listens any more.
+        # Standard input stays open: its end tells the program there that nobody listens any more.
+        async with (
+            asyncio.timeout(transport.limits.shell) as clock,
+            started(connection, line.encode(), eof=False) as ran,
+        ):
+            process = ran.process
             async for raw in process.stdout:
                 message = read_message(raw.decode(errors="replace")) or {}
+                if message and not begun:
+                    begun = True
+                    clock.reschedule(since + INSTALL_LIMIT_S)
+                if not message:
+                    came = f"{came}{raw[:500].decode(errors='replace')}"[-MAX_WORDS:]
                 if "done" in message or "error" in message:
                     outcome = message.get("done") or message.get("error")
-                elif message and not str(message.get("said", "")).startswith(_CHATTER):
+                elif ("step" in message or "said" in message) and not str(message.get("said", "")).startswith(_CHATTER):
                     tell(shown(str(message.get("step") or f"  {message.get('said', '')}"), 500))
             if isinstance(outcome, dict):
                 return outcome
-            said = shown((await process.stderr.read()).decode(errors="replace"), 500)
             await process.wait_closed()
+            said = shown(ran.said, 500)
     except TimeoutError as error:
+        if not begun:
+            way = log_in(connection.endpoint)
+            silent = explain_waiting_shell(intent.host, came, ran.said if ran else "", transport.limits.shell, way)
+            raise HostUnreachable(silent.what, remedy=silent.remedy) from error
         raise Eagle3opsError(
             f"{intent.host}: the installation had not ended after {INSTALL_LIMIT_S / 60:.0f} min and was given up",
             remedy="see what pip waits for there: its index, a proxy, a slow disk",
         ) from error
-    finally:
-        process.close()
     if process.returncode is None:
         raise _lost(intent.host, said or "no exit code came")
     raise Eagle3opsError(

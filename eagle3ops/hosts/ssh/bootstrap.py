@@ -2,7 +2,8 @@
 
 The remote command is the one word `sh`, which every shell understands alike. Its first line of standard input is a
 script that looks for a Python with eagle3ops and becomes the agent. Nothing else is sent until the agent has said
-hello: a shell that reads ahead would swallow it. What the script finds out otherwise it says in one line of JSON.
+hello: a shell that reads ahead would swallow it. First of all, and before each Python that it tries, the script says
+so: a login shell that waits for something is told from a Python that does. What it finds out it says in one line.
 """
 
 import json
@@ -19,6 +20,11 @@ ENVIRONMENT = ".local/share/eagle3ops/env"
 MINIMUM = (3, 11)
 HELLO = b'{"agent":"eagle3ops"'
 FAILED = b'{"eagle3ops-bootstrap":'
+BEGUN = '{"eagle3ops-bootstrap":0,"trying":"'
+_BEGUN = re.compile(re.escape(BEGUN) + '(?!%s)([^"\n]{0,300})')
+_OURS = re.compile(re.escape(BEGUN) + r".*")
+_ECHO = "[the script that was sent to sh]"
+_START = 'PATH="$PATH:$HOME/.local/bin"; P='
 
 # Exit codes of the probe: 0 good, 10 too old, 11 no eagle3ops. The working folder is no place to import from.
 _PROBE = (
@@ -64,7 +70,8 @@ def script(python: str | None = None, root: str | None = None) -> bytes:
     # The probe is one line of shell and several of Python: printf makes the line breaks.
     probe = shlex.quote(_PROBE.replace("\n", "\\n"))
     attempt = (
-        f't() {{ p=$(command -v "$1" 2>/dev/null) && [ -x "$p" ] || return 0; "$p" -c "$P" </dev/null >/dev/null 2>&1; '
+        f't() {{ p=$(command -v "$1" 2>/dev/null) && [ -x "$p" ] || return 0; b "$p"; '
+        '"$p" -c "$P" </dev/null >/dev/null 2>&1; '
         f'r=$?; [ $r -eq 0 ] && exec "$p" -P -m eagle3ops {arguments}; '
         'v=$("$p" -c "import sys; print(\\"%d.%d.%d\\" % sys.version_info[:3])" </dev/null 2>/dev/null); '
         'f="$f$p ${v:-?} $r;"; }'
@@ -75,13 +82,32 @@ def script(python: str | None = None, root: str | None = None) -> bytes:
         installed = quote("~/" + str(PurePosixPath(ENVIRONMENT) / "bin" / "python"))
         tries = (
             f"t {installed}; "
-            'e=$(command -v eagle3ops 2>/dev/null) && [ -x "$e" ] && "$e" --version </dev/null >/dev/null 2>&1 && '
+            'e=$(command -v eagle3ops 2>/dev/null) && [ -x "$e" ] && b "$e" && '
+            '"$e" --version </dev/null >/dev/null 2>&1 && '
             f'exec "$e" {arguments}; '
             "for n in python3 python3.14 python3.13 python3.12 python3.11; do t $n; done"
         )
     say = 'printf \'{"eagle3ops-bootstrap":1,"found":"%s"}\\n\' "$f"'
-    line = f'PATH="$PATH:$HOME/.local/bin"; P=$(printf {probe}); f=; {attempt}; {tries}; {say}; exit 78'
+    tell = f'b() {{ printf \'{BEGUN}%s"}}\\n\' "$1"; }}'
+    line = f"{_START}$(printf {probe}); f=; {tell}; b; {attempt}; {tries}; {say}; exit 78"
     return line.encode() + b"\n"
+
+
+def has_begun(output: str) -> bool:
+    """Whether `sh` has begun to carry out the script; a start-up file that prints what it reads is not that."""
+    return _BEGUN.search(output) is not None
+
+
+def parse_tried(output: str) -> str:
+    """The Python that the script tried last, from all that came; empty when it named none."""
+    tried = [clean(match[1]) for match in _BEGUN.finditer(output)]
+    return tried[-1] if tried else ""
+
+
+def foreign(output: str) -> str:
+    """What came without our own lines: the words of start-up files."""
+    lines = output.split("\n")
+    return "\n".join(_ECHO if _START in line else _OURS.sub("", line) for line in lines)
 
 
 def parse_failure(line: bytes) -> str | None:
@@ -161,6 +187,42 @@ def explain_exit(host: str, status: int | None, signal: str | None, words: str, 
         f"log in by hand and look: {way or f'ssh {host}'} sh -c true; start-up files must not exit or read "
         "standard input",
     )
+
+
+def explain_waiting_shell(host: str, printed: str, errors: str, waited_s: float, way: str | None = None) -> Absent:
+    """That a login shell did not come to run `sh`, and what came until then.
+
+    Args:
+        host: what a person calls it.
+        printed: what came on standard output.
+        errors: what came on standard error.
+        waited_s: seconds.
+        way: as in `explain_failure`.
+    """
+    return Absent(
+        f"{host}: logged in, but its login shell did not come to run `sh` within {waited_s:g} s"
+        + _so_far(printed, errors),
+        "a start-up file there (.bashrc, .zshenv, .cshrc; .profile where it is read) waits for something or reads "
+        f"standard input: {way or f'ssh {host}'} sh -c true must end by itself; what waits is for terminals only: "
+        "[ -t 0 ] || return",
+    )
+
+
+def explain_silent_agent(host: str, printed: str, errors: str, waited_s: float, way: str | None = None) -> Absent:
+    """That the script was read and no agent answered; arguments as in `explain_waiting_shell`."""
+    tried, log_in = parse_tried(printed), way or f"ssh {host}"
+    return Absent(
+        f"{host}: logged in, its login shell ran `sh`, but no agent answered within {waited_s:g} s"
+        + (f"; it was trying {tried}" if tried else "")
+        + _so_far(printed, errors),
+        "is a mount there dead, or the host out of memory? See whether this ends: "
+        + (f"{log_in} {shlex.quote(tried)} --version" if tried else f"{log_in} df"),
+    )
+
+
+def _so_far(printed: str, errors: str) -> str:
+    said = clean(f"{foreign(printed)} {errors}")
+    return f"; so far it has printed: {said[-300:]}" if said else "; it has printed nothing"
 
 
 def by_hand(host: str, user: str | None, port: int | None) -> str:

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import re
+from collections.abc import Callable
 
 import asyncssh
 
-from eagle3ops.hosts.ssh.bootstrap import clean
+from eagle3ops.hosts.ssh.bootstrap import clean, has_begun
 from eagle3ops.hosts.ssh.config import Endpoint
 
 READ_BYTES = 1 << 16
@@ -58,7 +59,10 @@ class SshChannel:
         """Why the connection ended, when it was not the agent that did."""
         self.greeted = False
         """The agent has said hello."""
+        self.begun = False
+        """The login shell has run `sh`, which has read its script."""
         self._ahead = b""
+        self._seen = b""
         self._errors = bytearray()
         self._closed = False
         self._listener = asyncio.create_task(self._listen())
@@ -74,9 +78,12 @@ class SshChannel:
         ended_by = self.process.exit_signal
         return ended_by[0] if ended_by else None
 
-    async def until_hello(self) -> str | None:
-        """Wait for the agent's first line and leave it to be read; what came instead when there will be none."""
-        seen = b""
+    async def until_hello(self, on_begun: Callable[[], None]) -> str | None:
+        """Wait for the agent's first line and leave it to be read; what came instead when there will be none.
+
+        Args:
+            on_begun: called once, when `begun` has become true.
+        """
         while True:
             data = await self.read()
             if not data:
@@ -84,15 +91,22 @@ class SshChannel:
                     async with asyncio.timeout(CLOSE_S):
                         await self.process.wait_closed()
                         await self._listener
-                return seen[-MAX_WORDS:].decode("utf-8", errors="replace")
-            seen += data
-            found = _HELLO.search(seen)
+                return self.printed()
+            self._seen += data
+            found = _HELLO.search(self._seen)
             if found:
-                self._ahead = seen[found.start() :]
-                self.greeted = True
+                self._ahead = self._seen[found.start() :]
+                self._seen, self.greeted = b"", True
                 return None
-            if len(seen) > MAX_BANNER:
+            if not self.begun and has_begun(self._seen.decode(errors="replace")):
+                self.begun = True
+                on_begun()
+            if len(self._seen) > MAX_BANNER:
                 return "it printed more than a megabyte and no agent"
+
+    def printed(self) -> str:
+        """The end of what came on standard output instead of an agent, as it came."""
+        return self._seen[-MAX_WORDS:].decode("utf-8", errors="replace")
 
     async def read(self) -> bytes:
         """The next bytes; empty at the end."""
@@ -120,6 +134,9 @@ class SshChannel:
             return
         self._closed = True
         with contextlib.suppress(OSError, asyncssh.Error):
+            if not self.greeted:
+                # A login shell that waits for something would wait on after us; where the server passes signals on.
+                self.process.kill()
             self.process.stdin.write_eof()
         self.process.close()
         await self.connection.close()

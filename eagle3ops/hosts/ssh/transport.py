@@ -29,6 +29,8 @@ class Limits:
     login: float = 30.0
     dialog: float = 180.0
     """For a login during which a person answers the server's questions."""
+    shell: float = 30.0
+    """From logged in until the login shell has run `sh`: what its start-up files may take."""
     start: float = 60.0
     """From logged in to the agent's hello."""
     keepalive: float = 15.0
@@ -44,6 +46,8 @@ class SshTransport:
         self.prompts: Prompts = prompts or NoPrompts()
         self.limits = limits or Limits()
         self.secrets = Secrets()
+        self.waits_for = ""
+        """What is waited for now that may take long, in words and with its limit; empty for nothing."""
 
     async def connect(self) -> Connection:
         """Log in, jump by jump.
@@ -107,24 +111,38 @@ class SshTransport:
 
     async def _start(self, connection: Connection) -> SshChannel:
         channel: SshChannel | None = None
+        loop, limits = asyncio.get_running_loop(), self.limits
+        began, waited = loop.time(), limits.shell
+        self.waits_for = f"the login shell of {self.name}, until it has run `sh` (at most {limits.shell:g} s)"
         try:
-            async with asyncio.timeout(self.limits.start):
+            async with asyncio.timeout(limits.shell) as clock:
+
+                def has_begun() -> None:
+                    nonlocal waited
+                    waited = limits.start
+                    self.waits_for = f"an agent on {self.name}, until it has answered (at most {waited:g} s)"
+                    clock.reschedule(began + waited)
+
                 channel = await self._session(connection)
                 # A shell that has ended already: what it printed says more than the failure to write.
                 with contextlib.suppress(OSError):
                     await channel.write(bootstrap.script(self.host.python, self.host.root))
-                failure = await channel.until_hello()
+                failure = await channel.until_hello(has_begun)
             if failure is None:
                 return channel
             raise self._explain_start(channel, failure)
         except TimeoutError:
-            said = channel.last_words() if channel else ""
-            raise HostUnreachable(
-                f"{self.name}: logged in, but no agent answered within {self.limits.start:g} s"
-                + (f": {said}" if said else ""),
-                remedy=f"do its start-up files wait for something? Try: {log_in(connection.endpoint)} sh -c true",
-            ) from None
+            if channel is None:
+                raise HostUnreachable(
+                    f"{self.name}: logged in, but its SSH server opened no session within {waited:g} s",
+                    remedy="the host is overloaded; try again later",
+                ) from None
+            way = log_in(connection.endpoint)
+            explain_silence = bootstrap.explain_silent_agent if channel.begun else bootstrap.explain_waiting_shell
+            silent = explain_silence(self.name, channel.printed(), channel.errors(), waited, way)
+            raise HostUnreachable(silent.what, remedy=silent.remedy) from None
         finally:
+            self.waits_for = ""
             if channel is not None and not channel.greeted:
                 await channel.close()
 
@@ -157,7 +175,7 @@ class SshTransport:
         if found is not None:
             absent = bootstrap.explain_failure(found, self.name, self.host.python, way)
         else:
-            words = f"{failure} {channel.errors()}"
+            words = f"{bootstrap.foreign(failure)} {channel.errors()}"
             absent = bootstrap.explain_exit(self.name, channel.status, channel.signal, words, way)
             if channel.signal is not None:
                 return HostUnreachable(absent.what, remedy=absent.remedy)
