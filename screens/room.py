@@ -122,6 +122,9 @@ class Room(ConsoleScreen[None]):
 
     def no_run(self) -> tuple[str, ...]:
         """Why there is no run to show, and what to do about it; nothing when there is one."""
+        if self.runs.unread is not None:
+            what, remedy = self.runs.unread
+            return ("The runs cannot be read.", "", what, f"→ {remedy}" if remedy else "")
         if self.runs.rows is None:
             state = self.console.link.state
             return (f"{self.console.link.name}: {plain(state)}", plain(state.remedy or ""))

@@ -128,7 +128,7 @@ def test_bundled_pipelines_are_right_and_can_be_planned(
 
 
 def test_a_defect_is_one_sentence_and_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    run = call("runs", "list", EAGLE3OPS_JOBS="no_such_module", EAGLE3OPS_ROOT="/dev/null/x")
+    run = call("runs", "list", EAGLE3OPS_JOBS="no_such_module", EAGLE3OPS_ROOT="/proc/none")
     assert run.returncode == 0
     run = call("plan", EAGLE3OPS_JOBS="no_such_module")
     assert run.returncode == 1
@@ -140,8 +140,8 @@ def test_a_defect_is_one_sentence_and_a_file(capsys: pytest.CaptureFixture[str])
 
 def test_a_root_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["--job", "pipeline", "--spec", "tiny", "--root", str(tmp_path / "file" / "root")]) == 1
-    assert "a file stands where a folder is needed" in capsys.readouterr().err
+    assert main(["--job", "pipeline", "--spec", "tiny", "--root", str(tmp_path / "file" / "root")]) == 2
+    assert "file is a file, not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.orders import Order, Started, cancel, place, resume
 from eagle3ops.runs.planning import free_bytes
+from eagle3ops.runs.roots import require_root
 from eagle3ops.spec.bundled import bundled
 from eagle3ops.spec.load import dump_pipeline, load_pipeline, parse_pipeline, require_known_names
 from eagle3ops.spec.models import Pipeline
@@ -82,6 +83,7 @@ def run_job(asked: Asked) -> int:
             named=asked.key is not None,
         )
     root = locations.root(asked.root)
+    require_root(root)
     locations.require_writable(root)
     started = place(
         Order(

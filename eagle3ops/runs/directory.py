@@ -17,6 +17,7 @@ import os
 import secrets
 import shlex
 import shutil
+import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from eagle3ops.runs.events import EventLog, EventReader, read_events
 from eagle3ops.runs.files import read_json, sync_file, sync_folder, write_atomic, write_json
 from eagle3ops.runs.processes import boot_id, is_alive
 from eagle3ops.runs.redact import redact
+from eagle3ops.runs.roots import require_root, unreadable
 
 if TYPE_CHECKING:
     # An agent that lists runs needs no model of a pipeline, which takes a tenth of a second to import.
@@ -272,12 +274,26 @@ def find_run(root: Path, run_id: str) -> RunDirectory:
 
 
 def list_runs(root: Path) -> list[str]:
-    """Ids of all runs, oldest first."""
-    folder = runs_folder(root)
-    if not folder.is_dir():
+    """Ids of all runs, oldest first.
+
+    Raises:
+        RequestError: the root is none: a file, a link that leads nowhere, a folder that may not be read.
+    """
+    require_root(root)
+    try:
+        entries = [entry for entry in runs_folder(root).iterdir() if not entry.name.startswith(".")]
+    except FileNotFoundError:
         return []
-    return sorted(
-        entry.name
-        for entry in folder.iterdir()
-        if not entry.name.startswith(".") and (entry / "request.json").is_file()
-    )
+    except OSError as error:
+        raise unreadable(root, error) from error
+    return sorted(entry.name for entry in entries if _is_run(entry))
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run; one that may not be looked into is not passed over."""
+    try:
+        return stat.S_ISREG(os.stat(folder / "request.json").st_mode)
+    except PermissionError:
+        return True
+    except OSError:
+        return False

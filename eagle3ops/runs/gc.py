@@ -96,7 +96,15 @@ def _created(run: RunDirectory) -> float:
 
 def _needs(run: RunDirectory) -> set[Path]:
     """Stage folders that a run made or used, or is going to."""
-    needed = {link.resolve() for link in run.artifacts.iterdir()} if run.artifacts.is_dir() else set()
+    try:
+        needed = {link.resolve() for link in run.artifacts.iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
+        needed = set()
+    except OSError as error:
+        raise RequestError(
+            f"{error.filename or run.path}: cannot be read ({error.strerror}), so what it needs is not known",
+            remedy="change its permissions, or move the run away if nothing of it is to stay",
+        ) from error
     store = Store(run.root)
     for name, stage in run.state().get("stages", {}).items():
         if stage.get("key"):

@@ -4,6 +4,7 @@ Nothing here prints or waits for a run: headless mode calls it on this machine, 
 """
 
 import hashlib
+import os
 import signal
 import subprocess
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from eagle3ops.runs.job import Registry, load_registry
 from eagle3ops.runs.planning import StagePlan, admit, choose, plan_stages
 from eagle3ops.runs.processes import ProcessId, send_signal
 from eagle3ops.runs.redact import redact
+from eagle3ops.runs.roots import require_root
 from eagle3ops.runs.starts import KeyRecord, digest, key_record, launch, locked, started
 from eagle3ops.spec.load import dump_pipeline, load_pipeline, parse_pipeline, require_known_names
 from eagle3ops.spec.models import Pipeline
@@ -62,10 +64,11 @@ def place(order: Order) -> Started:
 
     Raises:
         Refused: a forecast does not fit, or the run of this key was deleted.
-        RequestError: the pipeline or the job is wrong, or the key was used for something else.
+        RequestError: the pipeline, the job or the root is wrong, or the key was used for something else.
     """
     if not order.key:
         raise RequestError("an order needs a key", remedy="any text that no other order has, such as a UUID")
+    require_root(order.root)
     with key_record(order.root, order.key, create=False) as record:
         found = None if record is None else _known(record, order)
     if found is None:
@@ -145,6 +148,9 @@ def _make(order: Order, record: KeyRecord, pipeline: Pipeline, stages: list[Stag
                 source=order.source,
             )
         except FileExistsError:
+            if not os.path.lexists(runs_folder(order.root) / run_id):
+                # It is not the run that is in the way, and another id would not help.
+                raise
             continue
         record.add(created=run.run_id)
         return run

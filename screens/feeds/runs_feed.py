@@ -98,6 +98,11 @@ class RunsFeed:
         read = "" if self.read_at is None else f", read {max(0.0, self.clock() - self.read_at):.0f} s ago"
         return f"{way}{read}"
 
+    @property
+    def unread(self) -> tuple[str, str] | None:
+        """Why the host, which answers, has never told its runs, and what to do; None where that is not so."""
+        return self.failure if self.rows is None and self.link.connected else None
+
     async def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         """The host's answer about this root.
 

@@ -17,6 +17,7 @@ from textual.strip import Strip
 from eagle3ops.screens.base import named
 from eagle3ops.screens.logs.source import Line, Rows
 from eagle3ops.screens.logs.text import LEVEL_MARKS, Shown, show_line
+from eagle3ops.screens.widgets.wrapping import wrapped
 
 WHEEL = 3
 MARGIN = 64
@@ -227,7 +228,8 @@ class LogView(ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         if y >= len(self._drawn):
             # One row is left free above the words.
-            told = self.words[y - 1] if not self.rows.count and 0 < y <= len(self.words) else ""
+            words = [piece for said in self.words for piece in wrapped(said, width - 4)] if not self.rows.count else []
+            told = words[y - 1] if 0 < y <= len(words) else ""
             return Strip([Segment(f"  {told}", self._plain())]).adjust_cell_length(width, self._plain())
         row, begin, end = self._drawn[y]
         line = self.rows.get(row)

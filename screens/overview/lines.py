@@ -155,6 +155,14 @@ def no_runs_lines(name: str, where: str, rooted: bool, width: int) -> list[Line]
     return _wrapped(told, width)
 
 
+def unread_lines(what: str, remedy: str, width: int) -> list[Line]:
+    """Why the runs of a host that answers cannot be read, and what to do."""
+    told = [("The runs cannot be read.", "bad"), ("", "plain"), (what, "plain")]
+    if remedy:
+        told += [("", "plain"), (f"→ {remedy}", "head")]
+    return _wrapped(told, width)
+
+
 def link_lines(name: str, state: LinkState, width: int) -> list[Line]:
     """What stands in the way of seeing anything, and what to do."""
     told = [(f"{name}: {plain(state)}", "bad" if state.kind == "stopped" else "plain")]

@@ -26,6 +26,7 @@ from eagle3ops.screens.overview.lines import (
     no_runs_lines,
     run_lines,
     status_line,
+    unread_lines,
 )
 from eagle3ops.screens.room import RunDeeds
 from eagle3ops.screens.widgets.cells import Line, cell
@@ -169,7 +170,7 @@ class Overview(RunDeeds):
         if detail is not None:
             statuses = tuple((stage.status, None if going_on else stage.done) for stage in detail.stages)
             stands = (detail.row.run_id, detail.row.status, statuses, len(detail.verdicts), detail.cause)
-        state = (runs.rows is None, not runs.rows, runs.selected, stands, link, bool(runs.stale))
+        state = (runs.rows is None, not runs.rows, runs.unread, runs.selected, stands, link, bool(runs.stale))
         self._paint("#pipeline", (*state, int(now) if going_on else int(now / SLOW_S), low), self._pipeline)
         fresh = any(now - row.since < 60 for row in runs.rows or ())
         tick = int(now) if fresh else int(now / SLOW_S)
@@ -209,8 +210,10 @@ class Overview(RunDeeds):
         runs, width = self.runs, pane.room.width
         if not runs.rows:
             known = runs.rows is not None and runs.link.state.kind in ("connected", "closed")
-            self._entitle("#pipeline", "No run yet" if known else "Not connected")
-            if known:
+            self._entitle("#pipeline", "No run yet" if known else "Not read" if runs.unread else "Not connected")
+            if runs.unread is not None:
+                pane.show((), unread_lines(*runs.unread, width))
+            elif known:
                 pane.show((), no_runs_lines(runs.link.name, runs.where, runs.root is not None, width))
             else:
                 pane.show((), link_lines(runs.link.name, runs.link.state, width))

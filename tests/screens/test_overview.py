@@ -197,7 +197,7 @@ async def test_a_root_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").mkdir()
     app = ConsoleApp(str(tmp_path / "runs" / "below"))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await until(pilot, "No runs in")
+        await until(pilot, "The runs cannot be read.", "is a file, not a folder", "another folder with --root")
 
 
 async def test_a_host_that_is_not_there_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

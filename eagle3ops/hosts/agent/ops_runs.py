@@ -71,8 +71,10 @@ def plan(here: Surroundings, *, spec_text: str, job: str = "pipeline", source: s
     from eagle3ops.errors import Eagle3opsError
     from eagle3ops.runs.job import load_registry
     from eagle3ops.runs.planning import admit, available_memory, choose, free_bytes, plan_stages
+    from eagle3ops.runs.roots import require_root
     from eagle3ops.spec.load import parse_pipeline, require_known_names
 
+    require_root(here.root)
     registry = load_registry()
     require_known_names([job], ["pipeline", *registry.names()], "job")
     pipeline = parse_pipeline(spec_text, source, registry.specs())
