@@ -21,7 +21,7 @@ from textual.worker import Worker, WorkerState
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.hosts.link import Link, LinkState
-from eagle3ops.hosts.reach import transport_for
+from eagle3ops.hosts.reach import LOCAL, transport_for
 from eagle3ops.hosts.transport import Transport
 from eagle3ops.screens import choices, crash, presence
 from eagle3ops.screens.asking import ConsolePrompts
@@ -227,10 +227,29 @@ class ConsoleApp(App[int]):
         if state.kind == "connected":
             self.runs.hurry()
             self.incidents.hurry()
-        if state.kind == "stopped" and self.runs.rows:
+        if state.kind == "stopped" and self._may_be_trusted(link):
+            self._ask_for_trust(link)
+        elif state.kind == "stopped" and self.runs.rows:
             told = plain(state.why or "") + (f"\n→ {plain(state.remedy)}" if state.remedy else "")
             told += "\nThen press ctrl+l."
             self.notify(told, title=f"{self.link.name}: stopped", severity="error", timeout=120, markup=False)
+
+    def _may_be_trusted(self, link: Link) -> bool:
+        """Whether the line stopped at a key that is merely unknown; one that has changed is never offered."""
+        if link.failure is None or link.name == LOCAL or self.read_only:
+            return False
+        # What speaks SSH takes a while to import, and is there already where a line over SSH has stopped.
+        from eagle3ops.screens.trusting import unknown_key
+
+        return unknown_key(link) is not None
+
+    @work(exclusive=True, group="trust", exit_on_error=False)
+    async def _ask_for_trust(self, link: Link) -> None:
+        """Let the person compare the fingerprint, and connect when they say that it is the host's."""
+        from eagle3ops.screens.trusting import ask_for_trust
+
+        if await ask_for_trust(self, link) and link is self.link:
+            link.start()
 
     def get_key_display(self, binding: Binding) -> str:
         """What the footer and the help call a key: the same everywhere, and never a sign that ASCII lacks."""

@@ -223,6 +223,7 @@ async def _trust(name: str, given: str | None, *, json: bool) -> int:
             f"trust {which} --fingerprint SHA256:...",
             endpoint=error.endpoint,
             key=error.key,
+            notes=error.notes,
         ) from error
     if json:
         write_json([{"host": str(item.endpoint), "key": item.key, "added": item.added} for item in results])

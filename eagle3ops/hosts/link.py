@@ -108,6 +108,11 @@ class Link:
         """Whether the line stands."""
         return self.state.kind == "connected"
 
+    @property
+    def failure(self) -> Eagle3opsError | None:
+        """Why the link has stopped; None while it tries."""
+        return self._failure
+
     async def __aenter__(self) -> "Link":
         self.start()
         return self

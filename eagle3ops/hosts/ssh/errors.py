@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 class HostKeyUnknown(ConnectionRefusedForGood):
     """The host showed a key that stands in no known_hosts file."""
 
-    def __init__(self, what: str, *, remedy: str, endpoint: Endpoint, key: "asyncssh.SSHKey") -> None:
+    def __init__(
+        self, what: str, *, remedy: str, endpoint: Endpoint, key: "asyncssh.SSHKey", notes: Sequence[str] = ()
+    ) -> None:
         super().__init__(what, remedy=remedy)
         self.endpoint = endpoint
         self.key = key
+        self.notes = tuple(notes)
+        """What whoever decides should know: files that could not be read, a check that was switched off."""
 
 
 class HostKeyChanged(ConnectionRefusedForGood):
@@ -67,20 +71,21 @@ def key_error(
             f"{where}: its host key {describe(key)} is revoked ({at})",
             remedy="do not connect; ask who runs the host for its new key",
         )
-    notes = [f"; {note}" for note in known.notes[:3]]
+    notes = known.notes[:3]
     if endpoint.unchecked:
         notes.append(
-            "; the SSH configuration switches the checking of host keys off here (UserKnownHostsFile none or "
+            "the SSH configuration switches the checking of host keys off here (UserKnownHostsFile none or "
             "/dev/null), which eagle3ops does not follow: it checks against its own file"
         )
     authority = known.about(endpoint.names, "cert-authority")
     if authority:
-        notes.append(f"; an authority is on record ({authority[0].place}), but the host shows a plain key")
+        notes.append(f"an authority is on record ({authority[0].place}), but the host shows a plain key")
     return HostKeyUnknown(
-        f"{where}: host key not known: {describe(key)}{''.join(notes)}",
+        "; ".join([f"{where}: host key not known: {describe(key)}", *notes]),
         remedy=f"compare the fingerprint with the host's own, then: eagle3ops hosts trust {name}",
         endpoint=endpoint,
         key=key,
+        notes=notes,
     )
 
 

@@ -1,11 +1,12 @@
 """How does a host key come to be trusted? A person compares a fingerprint, or a script gives the one it expects."""
 
+import asyncio
 from dataclasses import dataclass
 
 from eagle3ops.hosts.prompts import Prompts
 from eagle3ops.hosts.registry import own_known_hosts
 from eagle3ops.hosts.ssh.config import Endpoint
-from eagle3ops.hosts.ssh.errors import HostKeyChanged, HostKeyUnknown
+from eagle3ops.hosts.ssh.errors import HostKeyChanged, HostKeyUnknown, key_error
 from eagle3ops.hosts.ssh.known_hosts import append, describe, fingerprint, same_fingerprint
 from eagle3ops.hosts.ssh.transport import SshTransport
 
@@ -47,7 +48,7 @@ async def trust(transport: SshTransport, prompts: Prompts, given: str | None) ->
                 raise
             # The fingerprint that was given is the host's own; a jump's key is always asked about.
             await _decide(error, prompts, given if error.endpoint.asked == transport.host.address.host else None)
-            append(own_known_hosts(), error.endpoint.names[0], error.key, transport.name)
+            await asyncio.to_thread(record, transport, error)
             added.add(error.endpoint.names)
     last, key = shown[-1]
     if given is not None and key is not None and not same_fingerprint(given, key):
@@ -56,6 +57,24 @@ async def trust(transport: SshTransport, prompts: Prompts, given: str | None) ->
             remedy="ask who runs the host which of the two is right",
         )
     return [Trusted(endpoint, describe(key) if key else "", endpoint.names in added) for endpoint, key in shown]
+
+
+def record(transport: SshTransport, unknown: HostKeyUnknown) -> None:
+    """Put a key on record that a person, who has seen its fingerprint, takes for the host's. Reads and writes files.
+
+    What is on record is read again first: while somebody compared, another key may have come to be trusted, and then
+    this one is a changed key like any other.
+
+    Raises:
+        HostKeyChanged: another key is on record now, or this one is revoked.
+        Eagle3opsError: the file cannot be written.
+    """
+    known = transport.known_hosts(unknown.endpoint)
+    state = known.judge(unknown.endpoint.names, unknown.key).state
+    if state == "unknown":
+        append(own_known_hosts(), unknown.endpoint.names[0], unknown.key, transport.name)
+    elif state != "trusted":
+        raise key_error(transport.name, unknown.endpoint, known, unknown.key, "")
 
 
 async def _decide(error: HostKeyUnknown, prompts: Prompts, given: str | None) -> None:
