@@ -171,9 +171,11 @@ class LocalChannel(asyncio.SubprocessProtocol):
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._ended.wait()
-        # Kills what is still there; closing twice does nothing.
+        # Kills what is still there; closing twice does nothing. One that hangs in a dead mount dies when that lets go.
         self._process.close()
-        await self._ended.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._ended.wait()
 
     def last_words(self) -> str:
         """The end of standard error, and how it ended if it has."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import fcntl
 import json
 import os
 import re
@@ -175,17 +174,16 @@ class Registry:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One writer at a time."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self.path.with_name(".hosts.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise explain_os_error(error, self.path.parent) or error from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        """One writer at a time; who holds it for ever is named."""
+        from eagle3ops.runs.starts import locked
+
+        with contextlib.ExitStack() as stack:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                stack.enter_context(locked(self.path.with_name(".hosts.lock"), str(self.path)))
+            except OSError as error:
+                raise explain_os_error(error, self.path.parent) or error from error
             yield
-        finally:
-            os.close(handle)
 
 
 def _normal(data: Any) -> Any:

@@ -5,6 +5,7 @@ A file that the host has at the same path, with the same content, is left where 
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,29 @@ async def _bring(caller: Caller, path: Path, named: Path, tell: Callable[[str], 
         tell(f"{file}: sent to the host, {file.stat().st_size:,} bytes")
         sent = await put(caller, file, f"{folder}/{relative}", overwrite=True)
         where = sent.path
-    ending = files[-1].relative_to(named).as_posix()
+    ending = files[-1].relative_to(named).as_posix() if files else ""
     return {str(named): where if named == path else where.removesuffix(f"/{ending}")}
 
 
 def _files(named: Path) -> list[Path]:
-    return [named] if named.is_file() else sorted(entry for entry in named.iterdir() if entry.is_file())
+    """The files that make up what is named: those of its folders too, without folders that hide (`.git`)."""
+    if named.is_file():
+        return [named]
+    found: list[Path] = []
+    for place, folders, names in os.walk(named, onerror=_refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(place, name) for name in sorted(names)]
+    for file in found:
+        if not file.is_file():
+            why = "a link that leads nowhere" if file.is_symlink() else "not a file"
+            raise RequestError(
+                f"{file}: {why}, so {named} cannot be sent whole", remedy="fetch it again, or take it out"
+            )
+    return found
+
+
+def _refuse(error: OSError) -> None:
+    raise RequestError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _moved(value: Any, places: Mapping[str, str]) -> Any:

@@ -1,7 +1,9 @@
 """Who is let in: keys, passphrases, agents, passwords; and is every refusal explained?"""
 
 import re
+import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +13,7 @@ import pytest
 from ssh_person import Answers, logged_in, reach, said, works
 from sshd_world import SshWorld, keygen
 
+from eagle3ops.hosts.ssh import auth
 from eagle3ops.hosts.ssh.errors import LoginRefused
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
@@ -199,3 +202,20 @@ async def test_questions_of_the_server(ssh_home: Path) -> None:
     finally:
         acceptor.close()
         await acceptor.wait_closed()
+
+
+async def test_an_ssh_agent_that_hangs_is_left_out(ssh_world: SshWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections and answers nothing, as one behind a question that nobody sees."""
+    server = ssh_world.server()
+    ssh_world.trust(server)
+    monkeypatch.setattr(auth, "AGENT_S", 0.3)
+    # The path of a socket is short.
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as hangs:
+        hangs.bind(f"{folder}/agent")
+        hangs.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", f"{folder}/agent")
+        assert await works(reach(server.url())), "the key file is enough"
+        ssh_world.key.unlink()
+        with pytest.raises(LoginRefused) as caught:
+            await reach(server.url()).connect()
+        assert f"ssh-agent at {folder}/agent: no answer within 0.3 s" in caught.value.what

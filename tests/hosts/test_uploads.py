@@ -28,6 +28,10 @@ stages:
     return parse_pipeline(text, "files.yaml", load_registry().specs())
 
 
+def below(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
 def contents(path: Path) -> dict[str, bytes]:
     files = [path] if path.is_file() else path.iterdir()
     return {file.name: file.read_bytes() for file in files}
@@ -78,3 +82,25 @@ async def test_files_that_the_host_has_are_left_where_they_are(ssh_world: SshWor
     async with Link(transport(server.url(), python(), 15.0, 4)) as link:
         assert await with_files_there(link, wanted, told.append) == wanted
     assert told == []
+
+
+async def test_a_folder_is_sent_whole(ssh_world: SshWorld, tmp_path: Path) -> None:
+    """With the folders in it; not with those that hide, which hold a version control system's own copies."""
+    mine = tmp_path / "mine"
+    drafter = mine / "drafter"
+    for name in ("model.safetensors", "config.json", "tokenizer/deep/vocab.json", ".git/objects/blob"):
+        (drafter / name).parent.mkdir(parents=True, exist_ok=True)
+        (drafter / name).write_text(name)
+    server = ssh_world.server(
+        prepare=f"mount -t tmpfs tmpfs '{mine}'", environment={"EAGLE3OPS_ROOT": str(tmp_path / "there")}
+    )
+    ssh_world.trust(server)
+    async with Link(transport(server.url(), python(), 15.0, 4)) as link:
+        ready = await with_files_there(link, pipeline(tmp_path / "nowhere", drafter), lambda _: None)
+        folder = Path(ready.stages["train"].model_dump()["init_from"])
+        assert below(folder) == {"model.safetensors", "config.json", "tokenizer/deep/vocab.json"}
+        (drafter / "weights.bin").symlink_to(tmp_path / "cache/blob")
+        (drafter / "config.json").write_text("changed")
+        (drafter / "model.safetensors").write_text("changed")
+        with pytest.raises(RequestError, match=r"weights\.bin: a link that leads nowhere, so .*drafter cannot be sent"):
+            await with_files_there(link, pipeline(tmp_path / "nowhere", drafter), lambda _: None)

@@ -67,7 +67,9 @@ async def test_an_unknown_key_is_shown_and_asked_about(ssh_world: SshWorld, size
         assert not logged_in(server)
 
 
-@pytest.mark.parametrize("keys", [["enter"], ["escape"], ["n"], ["y", "Y", "t", "tab", "enter"], ["tab", "space", "escape"]])
+@pytest.mark.parametrize(
+    "keys", [["enter"], ["escape"], ["n"], ["y", "Y", "t", "tab", "enter"], ["tab", "space", "escape"]]
+)
 async def test_whatever_else_is_pressed_trusts_nothing(ssh_world: SshWorld, keys: list[str]) -> None:
     server = ssh_world.server()
     app = console(server)

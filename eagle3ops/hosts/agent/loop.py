@@ -35,6 +35,9 @@ from eagle3ops.runs.processes import boot_id
 MAX_OPEN = 256
 """Requests that may be open at once, streams included."""
 
+MAX_UNSENT = 32 << 20
+"""Bytes of answers that wait for whoever asked to take them; beyond, no other is worked out until some are taken."""
+
 READ_BYTES = 256 << 10
 PIPE_BYTES = 1 << 20
 CONTROL = ("stop", "more")
@@ -53,6 +56,9 @@ def main(operations: Mapping[str, Operation], root: str | None = None) -> int:
     except Eagle3opsError as error:
         sys.stderr.write(f"eagle3ops: {error}\n")
         code = int(error.exit_code)
+    except Exception:  # noqa: BLE001  (the boundary: threads that wait for input would keep the process for ever)
+        traceback.print_exc()
+        code = 1
     with suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(code)
@@ -104,11 +110,14 @@ class Agent:
         self._operations = operations
         self._names = (*operations, *CONTROL)
         self._source, self._sink = source, sink
-        self._workers = Workers()
+        self._workers = Workers(before=self._room)
         # One thread each, because reading and writing block for as long as the other side wishes.
         self._reader = ThreadPoolExecutor(1, "read")
         self._writer = ThreadPoolExecutor(1, "write")
         self._writing = asyncio.Lock()
+        self._unsent = 0
+        self._taken = asyncio.Event()
+        """Set when an answer was taken."""
         self._over = asyncio.Event()
         self._open: dict[int | str, _Open] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,7 +134,12 @@ class Agent:
         await self._send(self._hello().line())
         self._workers.submit(_prepare)
         reading = asyncio.create_task(self._read())
-        await self._over.wait()
+        over = asyncio.create_task(self._over.wait())
+        # An agent that does not read any more, and lives, would be worse than one that has ended.
+        await asyncio.wait({reading, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if reading.done():
+            reading.result()
         reading.cancel()
 
     def _hello(self) -> Hello:
@@ -187,6 +201,8 @@ class Agent:
             await self._send(protocol.encode(protocol.error_message(error.message_id, error)))
         except Eagle3opsError as error:
             await self._send(protocol.encode(protocol.error_message(message_id, error)))
+        except Exception as error:  # noqa: BLE001  (the boundary: what is wrong with one line must not end the others)
+            await self._send(protocol.encode(protocol.error_message(message_id, _defect("a request", error))))
 
     def _control(self, request: Request) -> dict[str, Any]:
         """End a stream, or let it send more batches. A stream that has ended meanwhile is none to complain about."""
@@ -238,10 +254,11 @@ class Agent:
         async def work() -> bytes:
             if found.at_once:
                 return protocol.encode({"id": request.message_id, "ok": found.call(here, **args)})
-            answer = await self._workers.run(found.call, here, **args)
+            line = await self._workers.run(
+                lambda: protocol.encode({"id": request.message_id, "ok": found.call(here, **args)})
+            )
             # One that was started here may have ended before it was on the list.
             self._reap()
-            line = await self._workers.run(protocol.encode, {"id": request.message_id, "ok": answer})
             if len(line) > protocol.MAX_LINE:
                 raise RequestError(
                     f"{request.op}: the answer has {len(line)} bytes, more than the {protocol.MAX_LINE} of a line",
@@ -309,29 +326,44 @@ class Agent:
             explained = Eagle3opsError(f"{request.op}: {where}{error.strerror or error}")
             line = protocol.encode(protocol.error_message(request.message_id, explained))
         except Exception as error:  # noqa: BLE001  (the boundary: one request that fails must not end the others)
-            traceback.print_exc()
-            explained = Eagle3opsError(
-                f"{request.op}: {type(error).__name__}: {error}",
-                remedy="this is a defect of eagle3ops; the traceback is in what the agent wrote on standard error",
-            )
-            line = protocol.encode(protocol.error_message(request.message_id, explained))
+            line = protocol.encode(protocol.error_message(request.message_id, _defect(request.op, error)))
         del self._open[request.message_id]
         await self._send(line)
 
+    async def _room(self) -> None:
+        """Wait while too much waits to be taken: whoever asks and does not listen must not fill the memory."""
+        while self._unsent > MAX_UNSENT and not self._over.is_set():
+            self._taken.clear()
+            await self._taken.wait()
+
     async def _send(self, line: bytes) -> None:
         """Write a line, whole, and wait until it is written: a stream is never ahead of its reader."""
-        async with self._writing:
-            if self._over.is_set():
-                return
-            try:
-                await asyncio.get_running_loop().run_in_executor(self._writer, _write_all, self._sink, line)
-            except OSError:
-                # Nobody is there any more.
-                self._over.set()
+        self._unsent += len(line)
+        try:
+            async with self._writing:
+                if self._over.is_set():
+                    return
+                try:
+                    await asyncio.get_running_loop().run_in_executor(self._writer, _write_all, self._sink, line)
+                except OSError:
+                    # Nobody is there any more.
+                    self._over.set()
+        finally:
+            self._unsent -= len(line)
+            self._taken.set()
 
 
 _CALL = asyncio.Semaphore(0)
 """Marks a request that is no stream."""
+
+
+def _defect(what: str, error: Exception) -> Eagle3opsError:
+    """What nobody thought of, for whoever asked; the traceback goes to standard error."""
+    traceback.print_exc()
+    return Eagle3opsError(
+        f"{what}: {type(error).__name__}: {error}",
+        remedy="this is a defect of eagle3ops; the traceback is in what the agent wrote on standard error",
+    )
 
 
 def _root(request: Request, given: object, usual: str | None) -> Path:

@@ -500,10 +500,15 @@ def size_of(run: "RunDirectory", name: str) -> int:
 
 
 def _opened(stack: ExitStack, run: "RunDirectory", name: str) -> int | None:
-    """A log that is there; one that is not yet written is no error."""
-    with suppress(RequestError):
+    """A log that is there; one that is not yet written is no error, and one that cannot be read is not left out."""
+    if not os.path.lexists(find_log(run, name)):
+        return None
+    try:
         return stack.enter_context(open_log(run, name))
-    return None
+    except RequestError as error:
+        if not os.path.lexists(find_log(run, name)):
+            return None
+        raise RequestError(error.what, remedy=error.remedy or "look at the other logs without it") from error
 
 
 def _next_line(fd: int, offset: int, size: int) -> int:

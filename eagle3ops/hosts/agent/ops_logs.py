@@ -24,6 +24,7 @@ FAST_S, SLOW_S = 0.05, 0.5
 MAX_MATCHES = 20_000
 MAX_CONDITIONS = 8
 MAX_PATTERN = 2000
+MAX_WORDS = 16 << 10
 _SEARCHES = asyncio.Semaphore(4)
 """Searches that go on at the same time; others wait."""
 
@@ -213,7 +214,7 @@ async def start_searcher(fd: int, asked: dict[str, Any]) -> asyncio.subprocess.P
         *(sys.executable, "-I", "-S", str(program), json.dumps(asked)),
         stdin=fd,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
 
 
@@ -248,7 +249,12 @@ async def searched(
                 f"byte {at}; the search was ended",
                 remedy="a repetition inside a repetition does that, as in (a+)+; say it without",
             )
-        raise Eagle3opsError(f"log.search: the search of {named['log']} ended by itself, with {searcher.returncode}")
+        assert searcher.stderr is not None
+        words = (await searcher.stderr.read(MAX_WORDS)).decode(errors="replace").strip().rpartition("\n")[2]
+        raise Eagle3opsError(
+            f"log.search: the search of {named['log']} ended by itself, with {searcher.returncode}"
+            + (f": {words[:300]}" if words else "")
+        )
     finally:
         with suppress(ProcessLookupError):
             searcher.kill()

@@ -195,20 +195,30 @@ def _look(path: Path, until: float) -> dict[str, Any]:
 
 
 def _inside(folder: Path, until: float) -> dict[str, Any]:
-    """How many files are below a folder, how large they are, and the first of them by name."""
+    """How many files are below a folder, how large they are, and the first of them by name.
+
+    Nothing is said of the sizes where a folder inside may not be read. A file that goes while it is looked at was none.
+    """
     count = size = 0
     names: list[tuple[str, int]] = []
-    for place, folders, files in os.walk(folder):
+    closed: list[OSError] = []
+    for place, folders, files in os.walk(folder, onerror=closed.append):
         folders.sort()
         for name in sorted(files):
             count += 1
             if count > MOST_FILES or time.monotonic() > until:
                 return {"bytes": None, "files": None, "inside": names}
             file = Path(place, name)
-            length = file.lstat().st_size
+            try:
+                length = file.lstat().st_size
+            except FileNotFoundError:
+                count -= 1
+                continue
             size += length
             if len(names) < MOST_NAMED:
                 names.append((str(file.relative_to(folder)), length))
+    if refused := [error for error in closed if not isinstance(error, FileNotFoundError)]:
+        return {"bytes": None, "files": None, "inside": names, "why": f"{refused[0].filename}: {refused[0].strerror}"}
     return {"bytes": size, "files": count, "inside": names}
 
 

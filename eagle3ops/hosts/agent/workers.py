@@ -5,7 +5,7 @@ the conversation. So few calls are made at a time, but one that takes long is no
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -28,12 +28,21 @@ class Workers:
         at_once: calls that are made at the same time.
         slow_s: seconds after which a call does not count any more.
         most: threads in all.
+        before: awaited before each call, when it is its turn.
     """
 
-    def __init__(self, *, at_once: int = AT_ONCE, slow_s: float = SLOW_S, most: int = MOST) -> None:
+    def __init__(
+        self,
+        *,
+        at_once: int = AT_ONCE,
+        slow_s: float = SLOW_S,
+        most: int = MOST,
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._pool = ThreadPoolExecutor(most, "work")
         self._turns = asyncio.Semaphore(at_once)
         self._slow_s = slow_s
+        self._before = before
         self._most = most
         self._busy = 0
 
@@ -49,6 +58,12 @@ class Workers:
         """
         loop = asyncio.get_running_loop()
         await self._turns.acquire()
+        if self._before is not None:
+            try:
+                await self._before()
+            except BaseException:
+                self._turns.release()
+                raise
         if self._busy >= self._most:
             self._turns.release()
             raise Eagle3opsError(

@@ -5,11 +5,13 @@ packing again the files that its RECORD lists. Both ways the same source gives t
 """
 
 import base64
+import contextlib
 import csv
 import hashlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,25 +79,30 @@ def _run_backend(copy: Path, built: Path) -> None:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1"}
     said = ""
     for way in [*ways, pip]:
+        building = subprocess.Popen(
+            [sys.executable, *way],
+            cwd=copy,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            ran = subprocess.run(
-                [sys.executable, *way],
-                cwd=copy,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=BUILD_LIMIT_S,
-                check=False,
-            )
+            output, _ = building.communicate(timeout=BUILD_LIMIT_S)
         except subprocess.TimeoutExpired as error:
+            # The whole group: pip dies alone, and what it started keeps the pipe open.
+            with contextlib.suppress(OSError):
+                os.killpg(building.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                building.communicate(timeout=1)
             raise Eagle3opsError(
                 f"building the wheel had not ended after {BUILD_LIMIT_S:.0f} s",
                 remedy="build it by hand and see where it stops: pip wheel . --no-deps",
             ) from error
-        if ran.returncode == 0:
+        if building.returncode == 0:
             return
-        said = ran.stdout.decode(errors="replace").strip()[-1500:]
+        said = output.decode(errors="replace").strip()[-1500:]
     raise Eagle3opsError(
         f"the wheel of eagle3ops could not be built here:\n{said}",
         remedy=f"give this Python what building needs: {sys.executable} -m pip install 'setuptools>=80'",

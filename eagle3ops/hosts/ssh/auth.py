@@ -20,6 +20,8 @@ from eagle3ops.hosts.ssh.config import Endpoint
 from eagle3ops.hosts.transport import ConnectionRefusedForGood
 
 TRIES = 3
+AGENT_S = 10.0
+"""How long the ssh-agent may take to name its keys: one that hangs is left out, and said to be."""
 
 
 class _LockedKey(asyncssh.SSHKeyPair):
@@ -113,12 +115,17 @@ def _is_public(path: Path) -> bool:
 async def _from_agent(endpoint: Endpoint, files: Sequence[Path], offer: Offer) -> None:
     assert endpoint.agent is not None
     try:
-        agent = await asyncssh.connect_agent(endpoint.agent)
-        pairs = list(await agent.get_keys())
+        async with asyncio.timeout(AGENT_S):
+            offer.agent = agent = await asyncssh.connect_agent(endpoint.agent)
+            pairs = list(await agent.get_keys())
+    except TimeoutError:
+        offer.skipped.append(f"ssh-agent at {endpoint.agent}: no answer within {AGENT_S:g} s")
+        offer.close()
+        return
     except (OSError, ValueError) as error:
         offer.skipped.append(f"ssh-agent at {endpoint.agent}: {error}")
+        offer.close()
         return
-    offer.agent = agent
     halves = await asyncio.to_thread(lambda: [_public_half(path) for path in files])
     if endpoint.only_these_keys:
         allowed = {key.public_data for key in halves if key is not None}

@@ -2,7 +2,6 @@
 
 import binascii
 import contextlib
-import fcntl
 import fnmatch
 import hashlib
 import hmac
@@ -206,6 +205,8 @@ def append(file: Path, name: str, key: "asyncssh.SSHKey", comment: str) -> None:
     Raises:
         Eagle3opsError: the file cannot be written.
     """
+    from eagle3ops.runs.starts import locked
+
     if re.search(r"[\s,*?!|#@]", name):
         raise Eagle3opsError(f"{name!r} cannot stand in {file}", remedy="use the host's plain name or address")
     public = key.export_public_key("openssh").decode().split()[:2]
@@ -214,9 +215,7 @@ def append(file: Path, name: str, key: "asyncssh.SSHKey", comment: str) -> None:
     file = Path(os.path.realpath(file))
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(file.with_name(f".{file.name}.lock"), str(file)):
             before = file.read_bytes() if file.exists() else b""
             if before and not before.endswith(b"\n"):
                 before += b"\n"
@@ -232,7 +231,5 @@ def append(file: Path, name: str, key: "asyncssh.SSHKey", comment: str) -> None:
                     os.unlink(partial)
                 raise
             sync_folder(file.parent)
-        finally:
-            os.close(lock)
     except OSError as error:
         raise explain_os_error(error, file) or error from error
