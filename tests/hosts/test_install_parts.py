@@ -1,5 +1,6 @@
 """Are the parts of an installation right by themselves: the wheel, the survey's words, the switch on the host?"""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -272,6 +273,20 @@ def make(folder, order):
 remote_install.make = make
 sys.exit(remote_install.main(sys.argv[1]))
 """
+
+
+def test_a_build_that_hangs_ends_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it started holds the pipe, and would hold whoever reads it."""
+    hangs = tmp_path / "python"
+    hangs.write_text(f"#!/bin/sh\nsleep 20 & echo $! > {tmp_path}/child\nwait\n")
+    hangs.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(hangs))
+    monkeypatch.setattr(wheel, "BUILD_LIMIT_S", 0.3)
+    with pytest.raises(Eagle3opsError, match=r"building the wheel had not ended after 0\.3 s"):
+        wheel.build(tmp_path)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        # Dead, whether or not somebody has taken note of it.
+        assert psutil.Process(int((tmp_path / "child").read_text())).status() == psutil.STATUS_ZOMBIE
 
 
 def test_it_ends_with_everything_when_nobody_listens_any_more(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import hashlib
 import io
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -86,18 +85,13 @@ def _run_backend(copy: Path, built: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
         try:
             output, _ = building.communicate(timeout=BUILD_LIMIT_S)
         except subprocess.TimeoutExpired as error:
-            # The whole group: pip dies alone, and what it started keeps the pipe open.
-            with contextlib.suppress(OSError):
-                os.killpg(building.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                building.communicate(timeout=1)
+            _end(building)
             raise Eagle3opsError(
-                f"building the wheel had not ended after {BUILD_LIMIT_S:.0f} s",
+                f"building the wheel had not ended after {BUILD_LIMIT_S:g} s",
                 remedy="build it by hand and see where it stops: pip wheel . --no-deps",
             ) from error
         if building.returncode == 0:
@@ -107,6 +101,22 @@ def _run_backend(copy: Path, built: Path) -> None:
         f"the wheel of eagle3ops could not be built here:\n{said}",
         remedy=f"give this Python what building needs: {sys.executable} -m pip install 'setuptools>=80'",
     )
+
+
+def _end(building: "subprocess.Popen[bytes]") -> None:
+    """End a program with what it started: that would keep the pipe open, and whoever reads it waiting.
+
+    Not a session of its own, which the terminal's Ctrl-C would not reach.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(building.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    building.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        building.communicate(timeout=1)
 
 
 def _setuptools_fits() -> bool:
