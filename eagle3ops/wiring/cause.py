@@ -4,12 +4,13 @@ Every segment is compared with every boundary of the reference, with the final s
 these one token earlier and later. What the segments then hold together is put into one cause, and what mends it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.eagle3.layers import AuxLayers
-from eagle3ops.wiring.verdict import MAX_ERROR, MIN_MARGIN
+from eagle3ops.wiring.noise import limits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,7 @@ def search(
     captured: "Sequence[Tensor]",
     references: "Sequence[Tensor]",
     normed: "Sequence[Tensor]",
-    most: float = MAX_ERROR,
+    most: float | None = None,
 ) -> list[Held | None]:
     """What each segment holds, over all probes together; None where nothing comes near enough, or two do.
 
@@ -68,7 +69,7 @@ def search(
         captured: of each probe `[T, A * H]`.
         references: of each probe the boundaries, `[n + 1, T, H]`.
         normed: of each probe the final state after the norm, `[T, H]`.
-        most: relative error up to which something comes near enough.
+        most: relative error up to which something comes near enough; None takes the coarsest noise that is known.
     """
     import torch
 
@@ -90,15 +91,17 @@ def search(
                 apart = (rows[first:last, segment] - known[:, there]).norm(dim=-1) / scale[:, there]
                 total[segment, at] += apart.mean(dim=-1)
     total /= len(captured)
-    return [_nearest(each, most) for each in total]
+    near = limits().error if most is None else most
+    return [_nearest(each, near) for each in total]
 
 
 def _nearest(errors: "Tensor", most: float) -> Held | None:
     """The candidate that is near enough, and far nearer than any other."""
-    flat = errors.flatten()
+    # What is no number is near nothing; compared as it is, it would be nearest to the first.
+    flat = errors.flatten().nan_to_num(nan=math.inf)
     order = flat.argsort().tolist()
     best, second = float(flat[order[0]]), float(flat[order[1]])
-    if best > most or second < MIN_MARGIN * max(best, 1e-9):
+    if best > most or second < limits().margin * max(best, 1e-9):
         return None
     at, candidate = divmod(order[0], errors.shape[1])
     last = errors.shape[1] - 1

@@ -7,10 +7,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.wiring.cause import Cause
 from eagle3ops.wiring.noise import Limits, limits
 
 if TYPE_CHECKING:
-    from eagle3ops.wiring.cause import Cause
     from eagle3ops.wiring.fingerprint import SegmentMatch
 
 MIN_MARGIN = limits().margin
@@ -63,7 +63,7 @@ class WiringVerdict:
         """For events and reports."""
         return asdict(self)
 
-    def settled(self, cause: "Cause | None") -> "WiringVerdict":
+    def settled(self, cause: Cause | None) -> "WiringVerdict":
         """With what the search found: what is UNDECIDED by the boundaries alone is FAIL where each segment is known."""
         if self.verdict != "UNDECIDED" or cause is None or cause.kind == "unknown":
             return self

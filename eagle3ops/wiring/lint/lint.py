@@ -7,7 +7,14 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from eagle3ops.errors import RequestError
-from eagle3ops.wiring.lint import config_checks, rope_checks, tensor_checks
+from eagle3ops.wiring.lint import (
+    class_checks,
+    layer_checks,
+    rope_checks,
+    size_checks,
+    switch_checks,
+    tensor_checks,
+)
 from eagle3ops.wiring.lint.case import FAMILIES, SPECULATORS, SPECULATORS_OUTER, Case, Target
 from eagle3ops.wiring.lint.checkpoint import Checkpoint, read_checkpoint, read_config
 from eagle3ops.wiring.lint.finding import SEVERITIES, Finding
@@ -103,17 +110,17 @@ def _as_read(config: Mapping[str, Any], engine: str) -> Mapping[str, Any]:
 
 
 def _check(case: Case) -> None:
-    if not config_checks.architecture(case):
+    if not class_checks.architecture(case):
         return
-    config_checks.model_type(case)
-    config_checks.sizes(case)
+    class_checks.model_type(case)
+    size_checks.sizes(case)
     if case.sizes is None:
         return
-    config_checks.switches(case)
+    switch_checks.switches(case)
     rope_checks.rope(case)
     rope_checks.context(case)
     tensor_checks.against_target(case)
-    config_checks.layer_ids(case)
+    layer_checks.layer_ids(case)
     if case.drafter.tensors is None:
         return
     placed = tensor_checks.names_and_shapes(case)
