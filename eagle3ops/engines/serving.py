@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -17,9 +18,10 @@ from eagle3ops.engines.places import free_port, refuse_taken_port, replicas
 from eagle3ops.engines.registry import client as client_of
 from eagle3ops.engines.starts import read_start
 from eagle3ops.errors import Eagle3opsError, RequestError
-from eagle3ops.runs.context import end_group, start_leashed
-from eagle3ops.runs.family import tree
-from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId, identify
+from eagle3ops.runs.context import end_group, start_logged
+from eagle3ops.runs.custody import GRACE_S, in_custody
+from eagle3ops.runs.family import SWEEP_S, tree
+from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId, identify, signal_all
 
 __all__ = ["Spawn", "Teller", "added_arguments", "free_port", "patience_s", "running", "running_fleet"]
 
@@ -28,6 +30,8 @@ _SLOW_DISK = 0.3e9
 """Bytes a second."""
 _GONE_S = 10.0
 """After its end, what a server leaves behind may take this long to go: it has been killed by then."""
+CUSTODY_S = GRACE_S + SWEEP_S + 10.0
+"""Outside of a run the process that keeps a server has ended it by then."""
 
 Spawn = Callable[..., AbstractAsyncContextManager[Any]]
 """`Context.spawn`: `(argv, *, role, env=None)` -> context manager that yields an `asyncio.subprocess.Process`."""
@@ -137,6 +141,8 @@ def _look(pid: int, spec: ServeSpec) -> _Last:
 
 def _prove_gone(last: _Last, spec: ServeSpec, role: str, tell: Teller | None) -> Returned | None:
     """See that a server's processes are gone, and what they held on GPUs is free again; warns where it is not so."""
+    # Whoever ended it may have been killed in between. They are known by more than their numbers.
+    signal_all(last.processes, signal.SIGKILL)
     deadline = time.monotonic() + _GONE_S
     while (left := [pid for pid, one in last.processes.items() if identify(pid) == one]) and (
         time.monotonic() < deadline
@@ -204,20 +210,33 @@ async def running_fleet(
 
 
 def logged(log: Path) -> Spawn:
-    """How a server is started outside of a run: its output is appended to `log`, and it ends with this process too."""
+    """How a server is started outside of a run: its output is appended to `log`, and all of it ends with this process.
+
+    What it starts in turn ends too, however it left, also where this process is killed and can end nothing itself.
+    """
 
     @asynccontextmanager
     async def spawn(
         argv: Sequence[str], *, role: str, env: Mapping[str, str] | None = None
     ) -> AsyncIterator[asyncio.subprocess.Process]:
         log.parent.mkdir(parents=True, exist_ok=True)
-        process, identity, _ = await start_leashed(argv, log, os.environ | dict(env or {}))
+        process, keeper, _ = await start_logged(in_custody(argv), log, os.environ | dict(env or {}))
         try:
             yield process
         finally:
-            await asyncio.shield(end_group(process, identity))
+            await asyncio.shield(_end_custody(process, keeper))
 
     return spawn
+
+
+async def _end_custody(process: asyncio.subprocess.Process, keeper: ProcessId | None) -> None:
+    if keeper is not None:
+        signal_all({keeper.pid: keeper}, signal.SIGTERM)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), CUSTODY_S)
+    if process.returncode is None:
+        # It was stopped, or there is something that cannot be ended.
+        await end_group(process, keeper)
 
 
 @asynccontextmanager

@@ -181,10 +181,17 @@ async def start_leashed(
     Returns:
         The process, who it is (None: it has gone already), and where in the log its output begins, in bytes.
     """
+    return await start_logged(leashed(argv), log, environment)
+
+
+async def start_logged(
+    argv: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> tuple[asyncio.subprocess.Process, ProcessId | None, int]:
+    """As `start_leashed`, without the leash."""
     with log.open("ab") as output:
         offset = output.tell()
         process = await asyncio.create_subprocess_exec(
-            *leashed(argv),
+            *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -17,10 +17,10 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def die_with_parent(parent: int) -> None:
-    """From now on this process is killed when `parent` ends; leaves at once if that has happened already."""
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """From now on this process gets a signal when `parent` ends; leaves at once if that has happened already."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(137)
 
