@@ -3,23 +3,25 @@
 import contextlib
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import DRAFT, DRAFT_IDS, INPUTS, OUTPUTS, VOCAB, H, Made, good, latent, layer, normed_heads
+from checkpoints import DRAFT, DRAFT_IDS, INPUTS, LAYERS, OUTPUTS, VOCAB, H, Made, good, latent, layer, normed_heads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eagle3ops.errors import RequestError
 from eagle3ops.targets.headers import floats as decoded
 from eagle3ops.targets.headers import read_header
+from eagle3ops.wiring.lint.layer_lists import PLACES, heard, lists_of
 from eagle3ops.wiring.lint.lint import lint
 from eagle3ops.wiring.lint.parameters import Latent, Sizes, parameters
 
@@ -335,6 +337,62 @@ BROKEN: dict[str, tuple[tuple[str, str | None], Change, str]] = {
     "another vocabulary": (SG14, target(vocab_size=VOCAB + 14), "vocab-differs"),
     "a wider target": (SG14, target(hidden_size=2 * H), "hidden-differs"),
     "other boundaries, nested, on vLLM": (VLLM, both(without(IDS), nested([3, 5, 8])), "ids-not-read"),
+    "nested and top ids of other layers, on SGLang": (SG14, config(**{IDS: [3, 5, 8]}), "ids-differ"),
+    "nested and top ids of other layers, on vLLM": (VLLM, nested([2, 4, 7]), "ids-differ"),
+    "the same numbers nested and at the top, on SGLang": (SG23, config(**{IDS: OUTPUTS}), "ids-differ"),
+    "the same numbers nested and at the top, on vLLM": (VLLM, nested(INPUTS), "ids-differ"),
+    "nested and top ids of other layers, on our engine": (OURS, config(**{IDS: [3, 5, 8]}), "ids-differ"),
+    "as many as three lists": (
+        SG14,
+        config(**{IDS: INPUTS, "target_layer_ids": [2, 4, 7], "aux_hidden_states_layer_ids": OUTPUTS}),
+        "ids-differ",
+    ),
+    "AngelSlim's own ids of other layers": (VLLM, config(aux_hidden_states_layer_ids=INPUTS), "ids-differ"),
+    "target_layer_ids of other layers, on SGLang": (SG14, config(target_layer_ids=INPUTS), "ids-differ"),
+    "target_layer_ids of other layers, on vLLM": (VLLM, config(target_layer_ids=INPUTS), "ids-differ"),
+    "layer_ids inside eagle_config of other layers": (
+        SG23, config(eagle_config={IDS: OUTPUTS, "layer_ids": [3, 5, 8]}), "ids-differ",
+    ),
+    "speculators, inside and outside": (
+        VLLM, both(lambda made: speculators(made), lambda made: made.config["transformer_layer_config"].update(
+            {IDS: [3, 5, 8]})), "ids-differ",
+    ),
+    "target_layer_ids alone, on SGLang": (
+        SG14, both(without("eagle_config"), config(target_layer_ids=[2, 4, 7])), "ids-not-read",
+    ),
+    "target_layer_ids alone, on vLLM": (VLLM, both(without(IDS), config(target_layer_ids=[2, 4, 7])), "ids-not-read"),
+    "layer_ids inside eagle_config alone, on vLLM": (
+        VLLM, both(without(IDS), config(eagle_config={"layer_ids": [3, 5, 8]})), "ids-not-read",
+    ),
+    "AngelSlim's own ids alone, on vLLM": (
+        VLLM, both(without(IDS), config(aux_hidden_states_layer_ids=[2, 4, 7])), "ids-not-read",
+    ),
+    "what V1 reads and what V2 reads, on vLLM": (
+        VLLM, both(without(IDS), nested([3, 5, 8]), config(target_layer_ids=[2, 3, 6])), "ids-not-read",
+    ),
+    "an empty list of ids, on SGLang": (SG14, nested([]), "ids-wrong"),
+    "a target that does not say how deep it is": (
+        SG14, lambda made: made.target.pop("num_hidden_layers"), "target-unknown",
+    ),
+    "a target that does not say its sizes": (
+        VLLM, lambda made: [made.target.pop(name) for name in ("hidden_size", "vocab_size")], "target-unknown",
+    ),
+    "an embedding, for a target without weights": (
+        VLLM, both(tensor("embed_tokens.weight", floats(VOCAB, H)), lambda made: made.target_tensors.clear()),
+        "embedding-not-compared",
+    ),
+    "an embedding, for a target whose own is smaller": (
+        SG14,
+        both(tensor("embed_tokens.weight", floats(VOCAB, H)), lambda made: made.target_tensors.update(
+            {"model.embed_tokens.weight": floats(VOCAB - 8, H)})),
+        "embedding-not-compared",
+    ),
+    "an embedding, for a target whose own is in bytes": (
+        VLLM,
+        both(tensor("embed_tokens.weight", floats(VOCAB, H)), lambda made: made.target_tensors.update(
+            {"model.embed_tokens.weight": np.ones((VOCAB, H), dtype=np.int8)})),
+        "embedding-not-compared",
+    ),
     "a switch inside eagle_config": (
         SG23, config(eagle_config={IDS: OUTPUTS, "norm_output": True}), "switch-not-read",
     ),
@@ -407,6 +465,25 @@ def test_what_is_no_number_is_not_called_missing(tmp_path: Path) -> None:
     }
 
 
+def test_lists_that_differ_are_named_with_what_each_engine_reads_and_what_to_delete(tmp_path: Path) -> None:
+    made = good("sglang")
+    made.config |= {IDS: [3, 5, 8], "target_layer_ids": [2, 4, 7], "aux_hidden_states_layer_ids": OUTPUTS}
+    folders = made.write(tmp_path)
+    (on_sglang,) = lint(*folders, *SG14)
+    assert on_sglang.severity == "error"
+    assert on_sglang.where == f"config.json: eagle_config.{IDS}, {IDS}, target_layer_ids"
+    assert f"eagle_config.{IDS} {OUTPUTS} names boundaries {INPUTS}" in on_sglang.what
+    assert f"{IDS} [3, 5, 8] names [3, 5, 8]; target_layer_ids [2, 4, 7] names [3, 5, 8]" in on_sglang.what
+    assert f"sglang 0.5.14 reads eagle_config.{IDS}: boundaries {INPUTS}" in on_sglang.cause
+    assert f"vLLM reads {IDS}: boundaries [3, 5, 8]" in on_sglang.cause
+    assert on_sglang.fix.startswith(f"delete {IDS} and target_layer_ids, if it was trained on boundaries {INPUTS}")
+    (on_vllm,) = lint(*folders, *VLLM)
+    assert f"vllm 0.32.0 reads {IDS}: boundaries [3, 5, 8]" in on_vllm.cause
+    assert f"SGLang reads eagle_config.{IDS}: boundaries {INPUTS}" in on_vllm.cause
+    # Two lists that are not read name the layers that are: they are no fault.
+    assert on_vllm.where == f"config.json: {IDS}, eagle_config.{IDS}, aux_hidden_states_layer_ids"
+
+
 def test_the_table_is_long_enough() -> None:
     assert len(BROKEN) >= 40
 
@@ -414,6 +491,16 @@ def test_the_table_is_long_enough() -> None:
 def twin(made: Made) -> None:
     """Ids for both engines at once."""
     made.config |= {IDS: INPUTS, "eagle_config": {IDS: OUTPUTS}}
+
+
+def every_list(made: Made) -> None:
+    """The same layers wherever anybody may look, each in the numbers of that place."""
+    twin(made)
+    made.config |= {
+        "target_layer_ids": OUTPUTS, "dspark_target_layer_ids": OUTPUTS, "aux_hidden_states_layer_ids": OUTPUTS,
+        "aux_hidden_state_layer_ids": INPUTS, "dflash_config": {"target_layer_ids": OUTPUTS, "layer_ids": INPUTS},
+    }  # fmt: skip
+    made.config["eagle_config"] |= {"layer_ids": INPUTS, "target_layer_ids": OUTPUTS}
 
 
 def speculators(made: Made) -> None:
@@ -463,6 +550,23 @@ RIGHT: dict[str, tuple[tuple[str, str | None], Change]] = {
     "ModelOpt without t2d": (SG14, drop("t2d")),
     "both engines, on SGLang": (SG23, twin),
     "both engines, on vLLM": (VLLM, twin),
+    "every list, of the same layers, on SGLang": (SG14, lambda made: every_list(made)),
+    "every list, of the same layers, on vLLM": (VLLM, lambda made: every_list(made)),
+    "every list, of the same layers, on our engine": (OURS, lambda made: every_list(made)),
+    "a target whose ids are inputs on SGLang unless the first is 1": (
+        SG14,
+        both(latent, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=5),
+             config(**{IDS: [3, 6, 9], "eagle_config": {IDS: [3, 6, 9]}})),
+    ),
+    "the same target, on vLLM": (
+        VLLM,
+        both(latent, target(architectures=["DeepseekV3ForCausalLM"], kv_lora_rank=5),
+             config(**{IDS: [3, 6, 9], "eagle_config": {IDS: [3, 6, 9]}})),
+    ),
+    "the state after the last layer, which SGLang does not hand over, on vLLM": (
+        VLLM, config(**{IDS: [2, 6, LAYERS], "eagle_config": {IDS: [1, 5, LAYERS - 1]}}),
+    ),
+    "lists that are no lists of ids": (SG14, config(target_layer_ids="all", layer_ids=[1.5], dflash_config=[])),
     "plain, on vLLM": (VLLM, lambda made: None),
     "midlayer, on vLLM": (VLLM, midlayer),
     "speculators, on vLLM": (VLLM, speculators),
@@ -651,6 +755,69 @@ def test_any_rope_is_read(
         place.update(rope_scaling=told[0], rope_parameters=told[1])
     for finding in lint(*made.write(tmp_path_factory.mktemp("rope")), *engine):
         assert finding.what
+
+
+WHERE = [where for where in PLACES if not where.startswith("transformer_layer_config")]
+LISTS = st.dictionaries(st.sampled_from(WHERE), st.lists(st.integers(0, 30), max_size=4) | st.none(), max_size=6)
+
+
+def placed(lists: Mapping[str, Any], *, eagle_config: bool) -> dict[str, Any]:
+    """A config with lists at these keys."""
+    made: dict[str, Any] = {"eagle_config": {}} if eagle_config else {}
+    for where, ids in lists.items():
+        outer, dot, inner = where.partition(".")
+        if dot:
+            made.setdefault(outer, {})[inner] = ids
+        else:
+            made[where] = ids
+    return made
+
+
+@given(lists=LISTS, eagle_config=st.booleans(), engine=st.sampled_from([SG14, SG23, VLLM, OURS]))
+def test_any_lists_are_read_and_one_finding_is_enough(
+    lists: dict[str, Any],
+    eagle_config: bool,
+    engine: tuple[str, str | None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    made = good(engine[0])
+    without("eagle_config", IDS)(made)
+    made.config |= placed(lists, eagle_config=eagle_config)
+    found = [one for one in lint(*made.write(tmp_path_factory.mktemp("lists")), *engine) if one.code.startswith("ids-")]
+    # Out of order and contradicted as well are two faults.
+    assert len([one for one in found if one.severity == "error"]) <= 1, found
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_vllm_reads_ids_where_its_own_runners_do(tmp_path: Path) -> None:
+    """Both of its functions, called with configs of all kinds."""
+    chance = random.Random(3)
+    ids = [None, [], [2, 6, 9], [1, 5, 8], [3], [4, 7]]
+    configs = [
+        placed({where: chance.choice(ids) for where in chance.sample(WHERE, chance.randrange(5))},
+               eagle_config=chance.random() < 0.5)
+        for _ in range(400)
+    ]  # fmt: skip
+    (tmp_path / "configs.json").write_text(json.dumps(configs))
+    script = """
+import json, sys
+from types import SimpleNamespace as Some
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
+for config in json.load(open(sys.argv[1])):
+    spec = Some(draft_model_config=Some(hf_config=Some(**config)))
+    one = GPUModelRunner._get_eagle3_aux_layers_from_config(Some(speculative_config=spec))
+    print(json.dumps([one, get_eagle3_aux_layers_from_config(spec)]))
+"""
+    command = [str(PYTHONS["vllm"]), "-c", script, str(tmp_path / "configs.json")]
+    told = subprocess.run(command, capture_output=True, text=True)
+    answers = [json.loads(line) for line in told.stdout.splitlines() if line.startswith("[")]
+    assert len(answers) == len(configs), told.stderr[-2000:]
+    for made, (one, two) in zip(configs, answers, strict=True):
+        runners = heard("vllm", lists_of(made, "LlamaForCausalLM", 12), eagle_config=bool(made.get("eagle_config")))
+        assert [None if read is None else read.inputs for read in runners.values()] == [one, two], made
 
 
 @given(st.lists(st.floats(width=16, allow_nan=False), max_size=20))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from eagle3ops.wiring.lint.checkpoint import Checkpoint
-from eagle3ops.wiring.lint.finding import Finding, error, warn
+from eagle3ops.wiring.lint.finding import Finding, error, info, warn
 from eagle3ops.wiring.lint.parameters import Sizes
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -94,6 +94,10 @@ class Case:
     def warn(self, code: str, where: str, what: str, cause: str, fix: str) -> None:
         """Note what a person should look at."""
         self.findings.append(warn(code, where, what, cause, fix))
+
+    def note(self, code: str, where: str, what: str, cause: str, fix: str) -> None:
+        """Note what could not be looked at."""
+        self.findings.append(info(code, where, what, cause, fix))
 
     def older_than(self, release: str) -> bool:
         """Whether the engine's version is below one."""

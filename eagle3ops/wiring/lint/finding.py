@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 Severity = Literal["error", "warn", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
-"""error: the engine fails, or computes something else than was trained, without a word. warn: it may."""
+"""error: the engine fails, or computes something else than was trained, without a word. warn: it may. info: something
+could not be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +36,8 @@ def error(code: str, where: str, what: str, cause: str, fix: str) -> Finding:
 def warn(code: str, where: str, what: str, cause: str, fix: str) -> Finding:
     """A finding that a person should look at."""
     return Finding(code=code, severity="warn", where=where, what=what, cause=cause, fix=fix)
+
+
+def info(code: str, where: str, what: str, cause: str, fix: str) -> Finding:
+    """A finding that something was not looked at."""
+    return Finding(code=code, severity="info", where=where, what=what, cause=cause, fix=fix)

@@ -2,10 +2,15 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from eagle3ops.errors import RequestError
-from eagle3ops.wiring.captured import captured, find_rule
+from eagle3ops.wiring.captured import Captured, captured, find_rule
 from eagle3ops.wiring.lint.case import IDS, Case
+from eagle3ops.wiring.lint.layer_lists import NESTED, TOP, Listed, heard, lists_of
+
+_OWN = {"sglang": NESTED, "vllm": TOP, "reference": NESTED}
+"""Where each engine looks first."""
 
 
 def layer_ids(case: Case) -> None:
@@ -41,12 +46,21 @@ def layer_ids(case: Case) -> None:
                 "write the ids it was trained with",
             )
             return
-    if layers is None or case.sizes is None:
+    if nested == [] and case.engine == "sglang":
+        case.error(
+            "ids-wrong",
+            f"config.json: {NESTED}",
+            "is an empty list",
+            f"{case.name} takes it as it is, and hands over nothing",
+            "write the ids it was trained with, or null for the default layers",
+        )
         return
-    _captured(case, layers, nested, top)
+    if layers is not None:
+        # Where the target does not say, that is told once for all its sizes.
+        _captured(case, layers)
 
 
-def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] | None) -> None:
+def _captured(case: Case, layers: int) -> None:
     assert case.sizes is not None
     try:
         rule, _ = find_rule(case.engine, case.version_text, case.target.architecture)
@@ -59,51 +73,19 @@ def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] 
             "measure it: eagle3ops verify",
         )
         return
-    read = {"nested": nested, "top": top}
-    place = next((key for key in rule.keys if read[key]), None)
-    ignored = next((key for key in read if read[key] and key not in rule.keys), None)
-    where = f"config.json: {f'eagle_config.{IDS}' if (place or ignored or rule.keys[0]) == 'nested' else IDS}"
-    if place is None and case.engine == "reference":
-        found_at = "" if ignored is None else f": {read[ignored]} stand where it does not look"
-        case.error(
-            "ids-missing" if ignored is None else "ids-not-read",
-            where,
-            f"no layer ids{found_at}",
-            f"{case.name} has no default, and refuses the drafter",
-            "write the ids it was trained with into eagle_config, as outputs of layers",
-        )
+    lists = lists_of(_as_written(case), case.target.architecture, layers)
+    runners = heard(case.engine, lists, eagle_config=bool(case.eagle))
+    read = next(iter(runners.values()))
+    where = f"config.json: {read.where if read else next(iter(lists), _OWN[case.engine])}"
+    if not any(runners.values()) and _unheard(case, layers, lists, where):
         return
-    if place is None and ignored is None:
-        fix = "write the ids it was trained with, in this engine's numbers: eagle3ops layers"
-        case.warn("ids-missing", where, "no layer ids", f"{case.name} takes its default", fix)
-    ids = read[place] if place else None
-    found = captured(case.engine, case.version_text, case.target.architecture, layers, ids)
-    if place is None and ignored is not None:
-        meant = sorted(read[ignored] or [])
-        same = list(found.boundary) == meant
-        make = case.warn if same else case.error
-        luck = "; by chance those are the same tensors" if same else ""
-        make(
-            "ids-not-read",
-            where,
-            f"{read[ignored]} stand where {case.name} does not look",
-            f"it takes its default, boundaries {list(found.boundary)}{luck}",
-            "write them into eagle_config, in this engine's numbers: eagle3ops layers",
-        )
+    ids = _ids(case, read)
+    found = _capture(case, layers, read)
+    if read is not None and _suspect(case, read.where, layers, list(ids or []), where, found.boundary):
         return
-    if place is not None and _suspect(case, place, layers, list(ids or []), where, found.boundary):
+    if _apart(case, layers, runners):
         return
-    if case.engine == "vllm" and place == "nested":
-        default = captured(case.engine, case.version_text, case.target.architecture, layers).boundary
-        if default != found.boundary:
-            case.error(
-                "ids-not-read",
-                where,
-                f"{ids} stand where vLLM's V2 model runner does not look",
-                f"it takes its default, boundaries {list(default)}; V1 alone reads them there",
-                f"write them at the top level: {IDS}",
-            )
-            return
+    before = len(case.findings)
     told = [
         note
         for note in found.notes
@@ -142,6 +124,96 @@ def _captured(case: Case, layers: int, nested: list[int] | None, top: list[int] 
             f"{case.name} applies fc only where widths differ, and skips it here without a word",
             "use two layers or more",
         )
+    if read is not None and not any(one.severity == "error" for one in case.findings[before:]):
+        _contradicted(case, lists, read, found.boundary)
+
+
+def _as_written(case: Case) -> Mapping[str, Any]:
+    """The config of the file; what speculators nest counts only where the engine unfolds it."""
+    written = case.drafter.config or {}
+    unfolded = case.config is not case.drafter.config
+    return {key: value for key, value in written.items() if unfolded or key != "transformer_layer_config"}
+
+
+def _ids(case: Case, read: Listed | None) -> list[int] | None:
+    if read is None:
+        return None
+    return read.inputs if case.engine == "vllm" else list(read.ids)
+
+
+def _capture(case: Case, layers: int, read: Listed | None) -> Captured:
+    return captured(case.engine, case.version_text, case.target.architecture, layers, _ids(case, read))
+
+
+def _unheard(case: Case, layers: int, lists: Mapping[str, Listed], where: str) -> bool:
+    """The engine reads no ids at all; whether that is all there is to say."""
+    ignored = next(iter(lists.values()), None)
+    if case.engine == "reference":
+        case.error(
+            "ids-missing" if ignored is None else "ids-not-read",
+            where,
+            "no layer ids" + ("" if ignored is None else f": {list(ignored.ids)} stand where it does not look"),
+            f"{case.name} has no default, and refuses the drafter",
+            "write the ids it was trained with into eagle_config, as outputs of layers",
+        )
+        return True
+    if ignored is None:
+        fix = "write the ids it was trained with, in this engine's numbers: eagle3ops layers"
+        case.warn("ids-missing", where, "no layer ids", f"{case.name} takes its default", fix)
+        return False
+    default = _capture(case, layers, None).boundary
+    same = all(tuple(sorted(default)) in one.meant for one in lists.values())
+    (case.warn if same else case.error)(
+        "ids-not-read",
+        where,
+        f"{list(ignored.ids)} stand where {case.name} does not look",
+        f"it takes its default, boundaries {list(default)}{'; by chance those are the same tensors' if same else ''}",
+        f"write them into {_OWN[case.engine]}, in this engine's numbers: eagle3ops layers",
+    )
+    return True
+
+
+def _apart(case: Case, layers: int, runners: Mapping[str, Listed | None]) -> bool:
+    """vLLM has two model runners, which look at different places."""
+    taken = {name: _capture(case, layers, read).boundary for name, read in runners.items()}
+    if len(set(taken.values())) < 2:
+        return False
+    one, two = runners["V1"], runners["V2"]
+    read = one or two
+    assert read is not None
+    if one is not None and two is not None:
+        what = f"{one.where} is what vLLM's V1 model runner reads, and {two.where} what V2 does"
+        cause = f"V1 captures boundaries {list(taken['V1'])}, and V2 {list(taken['V2'])}"
+    else:
+        blind, seeing = ("V2", "V1") if two is None else ("V1", "V2")
+        what = f"{list(read.ids)} stand where vLLM's {blind} model runner does not look"
+        cause = f"it takes its default, boundaries {list(taken[blind])}; {seeing} alone reads them there"
+    fix = f"write the inputs of layers that it was trained on at the top level: {TOP}"
+    case.error("ids-not-read", f"config.json: {read.where}", what, cause, fix)
+    return True
+
+
+def _contradicted(case: Case, lists: Mapping[str, Listed], read: Listed, boundary: tuple[int, ...]) -> None:
+    """Other lists than the one that is read, which name other tensors: one of them is not what was trained."""
+    others = [one for one in lists.values() if one is not read and tuple(sorted(boundary)) not in one.meant]
+    if not others:
+        return
+    eagle = bool(case.eagle)
+    words = [f"{case.name} reads {read.where}: boundaries {list(boundary)}"]
+    for engine, name in (("sglang", "SGLang"), ("vllm", "vLLM")):
+        if engine != case.engine:
+            theirs = next(iter(heard(engine, lists, eagle_config=eagle).values()))
+            told = f"{theirs.where}: boundaries {theirs.boundaries}" if theirs else "none, and takes its default"
+            words.append(f"{name} reads {told}")
+    keys = " and ".join(one.where for one in others)
+    case.error(
+        "ids-differ",
+        f"config.json: {', '.join(one.where for one in (read, *others))}",
+        f"{read.where} {list(read.ids)} names boundaries {list(boundary)}, but {'; '.join(map(str, others))}",
+        f"{'; '.join(words)}; not all can be what it was trained on",
+        f"delete {keys}, if it was trained on boundaries {list(boundary)}; otherwise delete {read.where} and have "
+        "eagle3ops convert write it for the engine",
+    )
 
 
 def _suspect(case: Case, place: str, layers: int, ids: list[int], where: str, boundary: tuple[int, ...]) -> bool:
@@ -149,8 +221,9 @@ def _suspect(case: Case, place: str, layers: int, ids: list[int], where: str, bo
     inputs = [2, layers // 2, layers - 3]
     outputs = [k - 1 for k in inputs]
     shifted = list(boundary) not in ([], inputs) and ids in (inputs, outputs)
-    by = " with its V1 model runner, and its default with V2" if case.engine == "vllm" and place == "nested" else ""
-    if layers >= 6 and shifted and (place == "nested" or case.engine == "vllm"):
+    nested = place == NESTED
+    by = " with its V1 model runner, and its default with V2" if case.engine == "vllm" and nested else ""
+    if layers >= 6 and shifted and (nested or case.engine == "vllm"):
         case.error(
             "ids-shifted",
             where,

@@ -12,6 +12,7 @@ MOST = 6
 """Names in one finding."""
 SAMPLED = 64
 """Rows of the embedding that are compared."""
+_SHARED = ("num_hidden_layers", "hidden_size", "vocab_size")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "tok_embeddings.weight", "word_embeddings.weight")
 
 
@@ -200,12 +201,17 @@ def embedding(case: Case, placed: dict[str, TensorInfo]) -> None:
     """Is the embedding that the drafter brings the target's?"""
     assert case.sizes is not None
     own, theirs = placed.get("embed_tokens.weight"), _embedding_of_target(case)
-    if own is None or theirs is None or case.sizes.target_hidden != case.sizes.hidden:
+    if own is None or case.sizes.target_hidden != case.sizes.hidden:
         return
-    # A target's may have rows to spare.
-    if len(own.shape) != 2 or own.shape[1:] != theirs.shape[1:] or own.shape[0] > theirs.shape[0]:
-        return
-    if not {own.dtype, theirs.dtype} <= FLOATS:
+    why = _incomparable(case, own, theirs)
+    if theirs is None or why:
+        case.note(
+            "embedding-not-compared",
+            f"{own.file.name}: {own.name}",
+            f"is not held against the target's: {why}",
+            "an embedding that is not the target's would not be noticed",
+            "name a folder of the target with its weights, or leave the embedding out of the checkpoint",
+        )
         return
     step = max(1, own.shape[0] // SAMPLED)
     looked = range(0, own.shape[0], step)
@@ -224,6 +230,17 @@ def embedding(case: Case, placed: dict[str, TensorInfo]) -> None:
         cause,
         "leave it out of the checkpoint, if it was trained on the target's; otherwise train it on that",
     )
+
+
+def _incomparable(case: Case, own: TensorInfo, theirs: TensorInfo | None) -> str:
+    """Why two embeddings cannot be compared; empty where they can."""
+    if theirs is None:
+        return "it has none by a known name" if case.target.tensors.tensors else "its weights are not there"
+    # A target's may have rows to spare.
+    if len(own.shape) != 2 or own.shape[1:] != theirs.shape[1:] or own.shape[0] > theirs.shape[0]:
+        return f"that is {list(theirs.shape)}, and this {list(own.shape)}"
+    unread = {own.dtype, theirs.dtype} - FLOATS
+    return f"its numbers are {', '.join(sorted(unread))}" if unread else ""
 
 
 def _embedding_of_target(case: Case) -> TensorInfo | None:
@@ -248,6 +265,15 @@ def against_target(case: Case) -> None:
     """Sizes that the drafter shares with its target."""
     assert case.sizes is not None
     vocab, hidden = case.target.size("vocab_size"), case.target.size("hidden_size")
+    unsaid = [name for name in _SHARED if case.target.size(name) is None]
+    if unsaid:
+        case.warn(
+            "target-unknown",
+            "config.json of the target",
+            f"does not say {' and '.join(unsaid)}",
+            "what the drafter's config and its layer ids say is not held against that",
+            "name the folder of the target itself, with its whole config",
+        )
     if vocab is not None and vocab != case.sizes.vocab:
         case.error(
             "vocab-differs",
