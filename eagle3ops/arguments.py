@@ -261,6 +261,9 @@ def _add_verify(commands: "_SubParsersAction[ArgumentParser]") -> None:
     verify.add_argument("--python", metavar="FILE", help="the Python that has the engine (this one)")
     verify.add_argument("--device", default="auto", help="cpu, cuda, or auto")
     verify.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    verify.add_argument(
+        "--max-error", type=float, metavar="E", help="relative error that passes, where you measured it"
+    )
     verify.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
     verify.add_argument("--json", action="store_true", default=SUPPRESS, help="machine-readable, on standard output")
 

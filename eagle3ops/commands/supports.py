@@ -8,8 +8,6 @@ from eagle3ops.errors import ExitCode, RequestError
 from eagle3ops.wiring.supports import Support, open_source, supports, supports_all
 from eagle3ops.words import plain
 
-_CODES = {"yes": ExitCode.DONE, "no": ExitCode.VERDICT_FAIL, "unknown": ExitCode.FAILED}
-
 
 def supports_command(args: Namespace, *, json: bool) -> int:
     """Print it; exit code 0 yes, 3 no (or declared and broken), 1 unknown.
@@ -36,8 +34,8 @@ def supports_command(args: Namespace, *, json: bool) -> int:
 
 
 def code_of(one: Support) -> int:
-    """What a script goes by: what is declared and cannot work is a no."""
-    return ExitCode.VERDICT_FAIL if one.wiring == "broken" else _CODES[one.supported]
+    """What a script goes by: 0 for yes alone. What is declared and cannot work is a no, and what is not told no yes."""
+    return ExitCode.DONE if one.supported == "yes" and one.wiring != "broken" else ExitCode.VERDICT_FAIL
 
 
 def _headline(one: Support) -> str:

@@ -17,11 +17,10 @@ from eagle3ops.words import plain
 BOUNDARIES = "boundaries: 0 = embedding, k = output of layer k - 1"
 KEPT = 10
 """Logs of engines that are kept; the oldest go."""
-CODES = {"PASS": ExitCode.DONE, "FAIL": ExitCode.VERDICT_FAIL, "UNDECIDED": ExitCode.FAILED}
 
 
 def verify(args: Namespace, *, json: bool) -> int:
-    """Start the engine and judge; returns 0 for PASS, 3 for FAIL, 1 where it is undecided.
+    """Start the engine and judge; returns 0 for PASS alone, 3 for FAIL and UNDECIDED, as a pipeline ends.
 
     Raises:
         RequestError: a folder is none, or the ids make no sense.
@@ -45,6 +44,7 @@ def verify(args: Namespace, *, json: bool) -> int:
         trained=_trained(args.trained_on, target),
         log=log,
         trust_remote_code=args.trust_remote_code,
+        max_error=_max_error(args.max_error),
     )
     found = asyncio.run(judge(asked))
     if json:
@@ -56,7 +56,7 @@ def verify(args: Namespace, *, json: bool) -> int:
         write(f"  the engine's log: {plain(log)}")
         if found.verdict == "UNDECIDED" and asked.trained is None:
             write(f"  say which layers training used: --trained-on 2,15,27 ({BOUNDARIES})")
-    return CODES[found.verdict]
+    return ExitCode.DONE if found.verdict == "PASS" else ExitCode.VERDICT_FAIL
 
 
 def _new_log(folder: Path) -> Path:
@@ -78,6 +78,12 @@ def _written(folder: Path) -> float:
     except OSError:
         # Another verify has just deleted it.
         return 0.0
+
+
+def _max_error(asked: float | None) -> float | None:
+    if asked is not None and not 0 < asked < 1:
+        raise RequestError(f"--max-error {asked:g}: it is a share of the states' own size", remedy="above 0, below 1")
+    return asked
 
 
 def _trained(ids: str | None, target: Path) -> AuxLayers | None:

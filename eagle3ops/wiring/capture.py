@@ -26,6 +26,13 @@ def prompt_states(hidden_states: object) -> Tensor:
         raise Eagle3opsError(f"the engine's hidden states are not rows of numbers: {error}") from error
     if states.ndim != 2:
         raise Eagle3opsError(f"the engine's hidden states have the shape {list(states.shape)}, not [tokens, width]")
+    if not torch.isfinite(states).all():
+        rows = (~torch.isfinite(states)).any(-1).nonzero().flatten().tolist()
+        raise Eagle3opsError(
+            f"the engine's hidden states of {len(rows)} of {states.shape[0]} tokens hold NaN or infinity, from token "
+            f"{rows[0]} on",
+            remedy="serve in bfloat16 or float32; what overflows in the engine reaches the drafter as well",
+        )
     return states
 
 

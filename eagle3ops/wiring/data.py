@@ -84,7 +84,13 @@ def fault_between(one: Ids, other: Ids, bos: int | None, opening: Ids) -> tuple[
 
 
 def check_template(
-    prompts: Sequence[Prompt], bos: int | None, decode: Callable[[Ids], str], *, engine: bool, name: str = "the engine"
+    prompts: Sequence[Prompt],
+    bos: int | None,
+    decode: Callable[[Ids], str],
+    *,
+    engine: bool,
+    name: str = "the engine",
+    refused: Sequence[str] = (),
 ) -> Check:
     """Whether the data's prompts are what serving makes of the same messages.
 
@@ -94,6 +100,7 @@ def check_template(
         decode: ids -> text, special tokens shown.
         engine: compare with what the engine made of the messages; else with the served folder's template.
         name: of the engine.
+        refused: conversations of the data that the served folder's template does not take.
     """
     title = "engine_template" if engine else "template"
     where = name if engine else "the served model's template"
@@ -115,6 +122,17 @@ def check_template(
         if found is not None:
             faults.append((*found, prompt))
     figures = {"conversations": len(known), "different": len(faults), "by": "ids" if exact else "counts"}
+    if refused:
+        figures["refused"] = len(refused)
+    if refused and not faults:
+        reason = (
+            f"{where} does not take {len(refused)} of {counted(len(known) + len(refused), 'conversation')} of the data "
+            f"({sample(refused)}), so it is not the one that the data was made with"
+        )
+        return Check(
+            name=title, between=between, verdict="FAIL", reason=reason, kind="template", fix=FAULTS["template"],
+            figures=figures,
+        )  # fmt: skip
     if not faults:
         told = "tokens" if exact else "number of tokens"
         reason = f"{where} makes the same {told} of {counted(len(known), 'conversation')} as the data"
@@ -180,6 +198,9 @@ class Kept:
     loss_mask: tuple[bool, ...]
 
 
+NO_ROWS = "none of the answers was found in the features"
+
+
 def check_tokens(rows: Sequence[Kept]) -> Check:
     """Whether the shards hold the tokens of the answers, each beside its own state."""
     between: Any = ("data", "training")
@@ -188,6 +209,8 @@ def check_tokens(rows: Sequence[Kept]) -> Check:
         if row.token_ids != row.text:
             moved.setdefault(_moved(row.token_ids, row.text), []).append(row.id)
     figures = {"rows": len(rows), "different": sum(map(len, moved.values()))}
+    if not rows:
+        return Check(name="tokens", between=between, verdict="not made", reason=NO_ROWS, figures=figures)
     if not moved:
         reason = f"{counted(len(rows), 'row')} of the features hold the tokens of their answers"
         return Check(name="tokens", between=between, verdict="PASS", reason=reason, figures=figures)
@@ -248,6 +271,9 @@ def check_mask(rows: Sequence[Kept]) -> Check:
             wrong.setdefault(_mask_fault(row.loss_mask, right, row.prompt), []).append(row.id)
     share = trained / total if total else 0.0
     figures = {"rows": compared, "different": sum(map(len, wrong.values())), "trained_share": share}
+    if not wrong and not compared:
+        why = "no row of the features reaches into its answer" if rows else NO_ROWS
+        return Check(name="loss_mask", between=between, verdict="not made", reason=why, figures=figures)
     if not wrong:
         reason = (
             f"the loss falls on the answer and nothing else, {share:.0%} of the tokens of {counted(compared, 'row')}"

@@ -17,10 +17,14 @@ from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.serving import free_port, logged, running
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.wiring.capture import prompt_states
-from eagle3ops.wiring.cause import Cause, Held, explain, search
+from eagle3ops.wiring.cause import Cause, Held, search
+from eagle3ops.wiring.noise import limits
+from eagle3ops.wiring.verdict import Outcome, judge_states
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from eagle3ops.engines.reference.model import Target
 
 PROBES, TOKENS = 3, 32
 _TEXTS = (
@@ -45,14 +49,15 @@ class Asked:
     log: Path
     """Where the engine's output goes."""
     trust_remote_code: bool = False
+    max_error: float | None = None
+    """Relative error up to which a segment counts as matched; None takes the noise measured for dtype and device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What came of it."""
 
-    verdict: str
-    """`PASS`, `FAIL`, or `UNDECIDED`."""
+    verdict: Outcome
     reason: str
     held: tuple[Held | None, ...]
     cause: Cause | None
@@ -89,7 +94,7 @@ async def verify(asked: Asked) -> Verdict:
         probe_tokens, asked.target, target.config.vocab_size, trust_remote_code=asked.trust_remote_code
     )
     captured, told = await capture(asked, texts)
-    verdict = await asyncio.to_thread(_judge, asked, target, texts, captured)
+    verdict = await asyncio.to_thread(judged, asked, target, texts, captured)
     return replace(verdict, notes=(*([made_up] if made_up else []), *told))
 
 
@@ -159,32 +164,40 @@ def probe_tokens(target: Path, vocab: int, *, trust_remote_code: bool = False) -
     return drawn, f"made-up token ids were sent instead of text: {why}"
 
 
-def _judge(asked: Asked, target: Any, texts: Sequence[Sequence[int]], captured: "list[Tensor]") -> Verdict:
-    import torch
+def judged(asked: Asked, target: "Target", texts: Sequence[Sequence[int]], captured: "list[Tensor]") -> Verdict:
+    """Hold what was captured against the reference.
+
+    Raises:
+        Eagle3opsError: it cannot be compared.
+    """
+    from eagle3ops.wiring.sides import all_boundaries
 
     hidden, layers = target.config.hidden_size, target.config.num_layers
-    references, normed = [], []
-    for ids in texts:
-        row, length = torch.tensor([list(ids)]), torch.tensor([len(ids)])
-        known = target.boundaries(row, length, range(layers + 1))[:, 0]
-        references.append(known.float().cpu())
-        normed.append(target.normed(known[-1]).float().cpu())
-    width = captured[0].shape[1]
-    if width % hidden:
-        reason = f"the engine hands over {width} numbers a token, which is no multiple of the target's {hidden}"
+    references = [all_boundaries(target, ids) for ids in texts]
+    normed = [target.normed(known[-1].to(target.device)).float().cpu() for known in references]
+    allowed = limits(asked.dtype, target.device.type, most=asked.max_error)
+    widths = {states.shape[1] for states in captured}
+    if len(widths) > 1 or not widths or min(widths) < hidden or min(widths) % hidden:
+        reason = (
+            f"the engine hands over {', '.join(map(str, sorted(widths))) or 'no'} numbers a token, no multiple "
+            f"of the target's {hidden}"
+        )
         return Verdict("FAIL", reason, (), None, layers)
-    held = tuple(search(captured, references, normed))
+    held = tuple(search(captured, references, normed, allowed.unrelated))
     told = "; ".join(
         f"segment {at} holds {'nothing that is known' if one is None else one.words(layers)}"
         for at, one in enumerate(held)
     )
     if asked.trained is None:
         return Verdict("UNDECIDED", f"{told}; whether training used these is not known here", held, None, layers)
-    cause = explain(asked.trained, held)
-    if cause is None:
+    side, cause = judge_states(f"engine {asked.engine}", asked.trained, captured, references, normed, allowed)
+    if side.passed:
         worst = max((one.error for one in held if one is not None), default=0.0)
         reason = f"{told}, as in training; the largest relative error is {worst:.1e}"
         return Verdict("PASS", reason, held, None, layers)
-    unsure = cause.kind == "unknown" and any(one is not None for one in held)
+    if cause is None:
+        # What is nearest is right, and not near enough; the search knows no more.
+        decides = f"; what would decide it: {side.decides}" if side.decides else ""
+        return Verdict(side.verdict, f"{side.reason}{decides}", held, None, layers)
     details = f": {cause.detail}" if cause.detail else ""
-    return Verdict("UNDECIDED" if unsure else "FAIL", f"{cause.words}{details}; {cause.fix}", held, cause, layers)
+    return Verdict(side.verdict, f"{cause.words}{details}; {cause.fix}", held, cause, layers)

@@ -75,7 +75,7 @@ def check_greedy(apart: "Tensor", least: float, *, sampled: float = 0.0) -> Chec
     """Whether final state, norm and head predict the engine's own greedy tokens.
 
     Args:
-        apart: of every token of the answers, see `behind`.
+        apart: of every token of the answers, see `behind`; NaN where the state before it is not kept.
         least: share that passes.
         sampled: the temperature of the answers: of sampled ones nobody expects the likeliest token.
     """
@@ -83,9 +83,13 @@ def check_greedy(apart: "Tensor", least: float, *, sampled: float = 0.0) -> Chec
     if sampled > 0:
         reason = f"the answers were sampled (temperature {sampled:g}), so the likeliest token is not to be expected"
         return Check(name="greedy", between=between, verdict="not made", reason=reason)
+    if not apart.numel():
+        return Check(name="greedy", between=between, verdict="not made", reason="no answer is stored")
+    # Of states that were not kept nothing is predicted. As they are they would count as right: NaN is not above 0.
+    apart = apart[apart.isfinite()]
     count = int(apart.numel())
     if not count:
-        return Check(name="greedy", between=between, verdict="not made", reason="no answer is stored")
+        return Check(name="greedy", between=between, verdict="not made", reason="no final state of an answer is kept")
     missed = apart > 0
     misses = int(missed.sum())
     ties = int((apart[missed] < NEAR_TIE).sum())

@@ -4,7 +4,7 @@ What has to be asked of a running engine was asked before; nothing here starts o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.wiring.checks import Check
 from eagle3ops.wiring.data import Kept, Prompt, Rendering, check_mask, check_template, check_tokens
 from eagle3ops.wiring.noise import STORED, Limits, coarser, limits
-from eagle3ops.wiring.verdict import FEATURES, Outcome, WiringVerdict, judge, worst_of
+from eagle3ops.wiring.verdict import FEATURES, Outcome, WiringVerdict, judge_states, worst_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,12 +129,17 @@ def judge_all(
     checks = [*_data_checks(stored, served, kept, tokenizer), *further]
     of_engine = limits(dtype, chosen.type, most=max_error)
     allowed = {
-        "stored features": coarser(of_engine, limits(reader.header.dtype + STORED, chosen.type, most=max_error))
+        FEATURES: coarser(of_engine, limits(reader.header.dtype + STORED, chosen.type, most=max_error))
         if reader.header.dtype != "float32"
         else of_engine,
         served.name: of_engine,
     }
     probes = [row for row in stored.answers if row.split == "heldout"][: len(served.texts)]
+    if not probes:
+        raise Eagle3opsError(
+            "no held-out row was put to the engine, so there is nothing to compare",
+            remedy="hold some prompts out (stages.generate.heldout), and generate again",
+        )
     sides, causes, final = _fingerprints(stored, served, target, kept, probes, allowed)
     checks.append(final)
     apart = [torch.empty(0)]
@@ -149,6 +154,9 @@ def judge_all(
     greedy = check_greedy(torch.cat(apart), least_agreement, sampled=stored.temperature)
     checks.append(greedy)
     checks.append(_pairing(stored, target, kept, right=sides[0].passed))
+    if not train.is_dir():
+        why = "none is kept, as they were trained while they were extracted: held-out rows alone were compared"
+        checks.append(Check(name="training_rows", between=("data", "training"), verdict="not made", reason=why))
     return _together(sides, causes, checks, allowed, greedy.figures.get("agreement"))
 
 
@@ -161,11 +169,17 @@ def _data_checks(
         why = "the served model's folder has no tokenizer that can be loaded"
         found.append(Check(name="template", between=("data", "engine"), verdict="not made", reason=why))
     else:
-        prompts = [one for row in stored.answers if (one := _prompt(row, stored, served, tokenizer)) is not None]
+        told = [row for row in stored.answers if stored.messages.get(row.id)]
+        known = {row.id: _prompt(row, stored, served, tokenizer) for row in told}
+        prompts = [one for one in known.values() if one is not None]
+        refused = [name for name, one in known.items() if one is None]
         decode = _decoder(tokenizer)
-        found.append(check_template(prompts, tokenizer.bos_id, decode, engine=False))
+        found.append(check_template(prompts, tokenizer.bos_id, decode, engine=False, refused=refused))
         if served.chats:
-            found.append(check_template(prompts, tokenizer.bos_id, decode, engine=True, name=served.name))
+            rendered = check_template(prompts, tokenizer.bos_id, decode, engine=True, name=served.name)
+            if served.chat_words:
+                rendered = replace(rendered, reason=f"{rendered.reason}; it did not answer all: {served.chat_words}")
+            found.append(rendered)
         else:
             why = served.chat_words or f"{served.name} was not asked"
             found.append(Check(name="engine_template", between=("data", "engine"), verdict="not made", reason=why))
@@ -213,8 +227,6 @@ def _fingerprints(
 ) -> "tuple[tuple[WiringVerdict, ...], dict[str, Cause], Check]":
     """Verdicts on stored features and engine, why one is no PASS, and the check of the stored final state."""
     from eagle3ops.eagle3.checkpoint import read_drafter_config
-    from eagle3ops.wiring.cause import explain, of_features, search
-    from eagle3ops.wiring.fingerprint import match_segments
 
     layers = target.config.num_layers
     trained: AuxLayers = read_drafter_config(stored.drafter, layers).aux_layers
@@ -245,16 +257,11 @@ def _fingerprints(
     for side, states_of in captured.items():
         # The engine was asked for the first of the texts only.
         known, after = references[: len(states_of)], normed[: len(states_of)]
-        matches = [match_segments(states, right) for states, right in zip(states_of, known, strict=True)]
-        verdict = judge(side, trained, matches, allowed[side])
-        if not verdict.passed:
-            cause = explain(trained, search(states_of, known, after, allowed[side].unrelated))
-            if cause is not None:
-                cause = of_features(cause) if side == FEATURES else cause
-                causes[side] = cause
-                verdict = verdict.settled(cause)
+        verdict, cause = judge_states(side, trained, states_of, known, after, allowed[side])
+        if cause is not None:
+            causes[side] = cause
         sides.append(verdict)
-    return tuple(sides), causes, _final(finals, references, normed, allowed["stored features"], layers)
+    return tuple(sides), causes, _final(finals, references, normed, allowed[FEATURES], layers)
 
 
 def _sampled(features: Path) -> "list[Kind]":

@@ -7,10 +7,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from eagle3ops.eagle3.layers import AuxLayers
-from eagle3ops.wiring.cause import Cause
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.wiring.cause import Cause, explain, of_features, search
 from eagle3ops.wiring.noise import Limits, limits
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from eagle3ops.wiring.fingerprint import SegmentMatch
 
 MIN_MARGIN = limits().margin
@@ -26,8 +29,8 @@ WORST: tuple[Outcome, ...] = ("FAIL", "UNDECIDED", "PASS")
 
 
 def worst_of(outcomes: "Sequence[Outcome]") -> Outcome:
-    """What several come to together: one FAIL fails all, and one that is undecided leaves all undecided."""
-    return min(outcomes, key=WORST.index, default="PASS")
+    """What several come to together: one FAIL fails all, and one that is undecided leaves all so; none is undecided."""
+    return min(outcomes, key=WORST.index, default="UNDECIDED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,48 @@ class WiringVerdict:
         return replace(self, verdict="FAIL", decides="", reason=f"{self.side}: {cause.words}")
 
 
+def judge_states(
+    side: str,
+    trained: AuxLayers,
+    captured: "Sequence[Tensor]",
+    references: "Sequence[Tensor]",
+    normed: "Sequence[Tensor]",
+    allowed: Limits,
+) -> "tuple[WiringVerdict, Cause | None]":
+    """The verdict on what was captured, and the cause where it is no PASS and one is known.
+
+    Args:
+        side, trained, allowed: see `judge`.
+        captured: of each probe `[T, A * H]`.
+        references: of each probe the boundaries, `[n + 1, T, H]`.
+        normed: of each probe the final state after the norm, `[T, H]`.
+
+    Raises:
+        Eagle3opsError: they cannot be compared: other shapes, too few tokens, values that are no numbers.
+    """
+    from eagle3ops.wiring.fingerprint import match_segments
+
+    hidden = references[0].shape[-1] if references else 0
+    width = next((states.shape[-1] for states in captured if hidden and states.shape[-1] % hidden), None)
+    if width is not None:
+        reason = f"{side}: {width} numbers a token, which is no multiple of the target's {hidden}"
+        return WiringVerdict(side, False, reason, (), "FAIL"), None
+    try:
+        matches = [match_segments(states, known) for states, known in zip(captured, references, strict=True)]
+        verdict = judge(side, trained, matches, allowed)
+    except ValueError as error:
+        raise Eagle3opsError(
+            f"{side}: {error}",
+            remedy="nothing was compared: look into the engine's log, or extract the features again",
+        ) from error
+    if verdict.passed:
+        return verdict, None
+    cause = explain(trained, search(captured, references, normed, allowed.unrelated))
+    if cause is not None and side == FEATURES:
+        cause = of_features(cause)
+    return verdict.settled(cause), cause
+
+
 def judge(
     side: str, trained: AuxLayers, probes: "Sequence[Sequence[SegmentMatch]]", allowed: Limits | None = None
 ) -> WiringVerdict:
@@ -82,12 +127,15 @@ def judge(
         allowed: noise that was measured for the dtype and device of this side; None takes the coarsest known.
 
     Raises:
-        ValueError: no probe was given.
+        ValueError: no probe was given, or they do not hold the same number of segments.
     """
     if not probes:
         raise ValueError("a wiring verdict needs at least one probe")
     allowed = limits() if allowed is None else allowed
-    count = len(probes[0])
+    counts = {len(probe) for probe in probes}
+    if len(counts) > 1:
+        raise ValueError(f"the probes hold different numbers of segments: {sorted(counts)}")
+    (count,) = counts
     if count != len(trained.boundary):
         reason = f"{side}: {count} segments, but the drafter was trained on {len(trained.boundary)} ({trained})"
         return WiringVerdict(side, False, reason, (), "FAIL")
@@ -147,7 +195,8 @@ def _judge_probe(trained: AuxLayers, index: int, match: "SegmentMatch", allowed:
     expected, layers = trained.boundary[index], trained.num_layers
     name, wanted = f"segment {index}", AuxLayers.describe(expected, layers)
     nearest = AuxLayers.describe(match.boundary, layers)
-    if match.error >= allowed.unrelated:
+    # Asked so that what is no number fails, as it would not where it is compared the other way round.
+    if not match.error < allowed.unrelated:
         reason = (
             f"{name} matches no boundary of the target (nearest: {nearest}, relative error {match.error:.3f}); "
             f"training used {wanted}"

@@ -122,13 +122,31 @@ def test_a_server_that_hands_over_states_does_not_speculate(tmp_path: Path) -> N
     assert "EAGLE3OPS_CAPTURE" not in SGLANG.environment(CPU)
 
 
-@pytest.mark.parametrize(
-    "config", ["", "[]", "{}", '{"eagle_config": 3}', '{"eagle_config": {"eagle_aux_hidden_state_layer_ids": "1"}}']
-)
-def test_ids_that_it_cannot_read_are_none(config: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", ["{}", '{"eagle_config": 3}', '{"eagle_config": {"use_aux_hidden_state": true}}'])
+def test_without_ids_it_takes_its_default(config: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(config)
     assert drafter_ids(tmp_path) is None
-    assert drafter_ids(tmp_path / "nowhere") is None
+    assert drafter_ids(None) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ("", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"eagle_config": {"eagle_aux_hidden_state_layer_ids": "1"}}', "no list of layer numbers"),
+        ('{"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, "3"]}}', "no list of layer numbers"),
+        ('{"eagle_config": {"use_aux_hidden_state": false}}', "is off"),
+        ('{"eagle_config": {"use_aux_hidden_state": null, "eagle_aux_hidden_state_layer_ids": [1]}}', "is off"),
+    ],
+)
+def test_a_config_with_which_it_would_capture_nothing_is_refused(config: str, word: str, tmp_path: Path) -> None:
+    """Its default in their place would be called right, where the engine itself fails or hands over one state."""
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(RequestError, match=word):
+        drafter_ids(tmp_path)
+    with pytest.raises(RequestError, match="cannot be read"):
+        drafter_ids(tmp_path / "nowhere")
 
 
 def test_what_it_cannot_do_is_refused_with_reason(tmp_path: Path) -> None:
@@ -358,7 +376,7 @@ def test_further_words_and_variables_come_last_and_the_plugin_stays_first() -> N
     adapter = SglangAdapter()
     assert adapter.argv(spec)[-2:] == ["--attention-backend", "triton"]
     assert adapter.environment(spec)["PYTHONPATH"] == "/stub:/site"
-    capturing = adapter.environment(replace(spec, return_hidden_states=True))
+    capturing = adapter.environment(replace(spec, drafter=None, return_hidden_states=True))
     assert capturing["PYTHONPATH"].split(":") == [str(PLUGIN), "/stub", "/site"]
     assert "PYTHONPATH=/stub:/site" in adapter.launch_line(spec)
 

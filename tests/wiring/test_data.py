@@ -228,6 +228,24 @@ def test_tokens_beside_the_wrong_states_are_named(tokens: Sequence[int], kind: s
     assert words in check.reason
 
 
+def test_where_nothing_was_compared_nothing_passes() -> None:
+    assert check_tokens([]).verdict == "not made"
+    assert check_mask([]).verdict == "not made"
+    alone = check_mask([kept([False] * 12, prompt=12)])
+    assert alone.verdict == "not made"
+    assert "reaches into its answer" in alone.reason
+
+
+def test_a_template_that_refuses_conversations_of_the_data_is_another_one(model: Path) -> None:
+    tokenizer = ChatTokenizer(model)
+    right = prompts(tokenizer, rendered(tokenizer))
+    found = check_template(right, tokenizer.bos_id, str, engine=False, refused=["row 3", "row 4"])
+    assert (found.verdict, found.kind) == ("FAIL", "template")
+    assert "does not take 2 of 5 conversations of the data (row 3, row 4)" in found.reason
+    # One that takes none may be one that cannot be used at all.
+    assert check_template([], tokenizer.bos_id, str, engine=False, refused=["row 3"]).verdict == "not made"
+
+
 def test_prompts_of_chats_are_read_as_engines_send_them() -> None:
     usage = {"prompt_tokens": 3}
     assert chat_prompt({"usage": usage, "choices": [{"prompt_token_ids": [1, 2, 3]}]}) == ((1, 2, 3), 3)

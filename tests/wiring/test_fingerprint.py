@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from eagle3ops.eagle3.layers import AuxLayers
-from eagle3ops.wiring.cause import Held, explain, of_features
+from eagle3ops.errors import Eagle3opsError
+from eagle3ops.wiring.cause import Held, explain, of_features, search
 from eagle3ops.wiring.fingerprint import SegmentMatch, greedy_agreement, match_segments
-from eagle3ops.wiring.verdict import judge
+from eagle3ops.wiring.noise import limits
+from eagle3ops.wiring.verdict import judge, judge_states
 
 TRAINED = AuxLayers((2, 15, 27), 30)
 
@@ -138,6 +140,31 @@ def test_a_different_number_of_segments_fails() -> None:
 def test_shapes_and_values_that_cannot_be_compared_are_refused(captured: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         match_segments(captured, made_up())
+
+
+def test_what_is_no_number_never_passes() -> None:
+    nan = float("nan")
+    match = SegmentMatch(0, 1, error=nan, cosine=nan, runner_up=2, runner_up_error=nan, norm=nan, first_values=())
+    assert judge("engine", AuxLayers((1,), 6), [[match]]).verdict == "FAIL"
+    reference = made_up()
+    broken = torch.cat([reference[0], reference[3], reference[5]], dim=-1)
+    broken[5, 3] = nan
+    # Compared as it is, it would be nearest to the first that there is: the embedding.
+    assert search([broken], [reference], [reference[-1]])[0] is None
+    with pytest.raises(Eagle3opsError, match="NaN") as caught:
+        judge_states("engine", AuxLayers((0, 3, 5), 6), [broken], [reference], [reference[-1]], limits())
+    assert "nothing was compared" in str(caught.value)
+
+
+def test_probes_of_different_widths_are_not_judged_by_the_first() -> None:
+    reference = made_up()
+    right = torch.cat([reference[1], reference[3]], dim=-1)
+    wide = torch.cat([right, reference[0]], dim=-1)
+    with pytest.raises(Eagle3opsError, match="different numbers of segments"):
+        judge_states("engine", AuxLayers((1, 3), 6), [right, wide], [reference] * 2, [reference[-1]] * 2, limits())
+    odd, _ = judge_states("engine", AuxLayers((1,), 6), [right[:, :-1]], [reference], [reference[-1]], limits())
+    assert odd.verdict == "FAIL"
+    assert "no multiple" in odd.reason
 
 
 def test_greedy_agreement_counts_equal_tokens() -> None:

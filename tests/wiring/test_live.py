@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,12 @@ from eagle3ops.eagle3.checkpoint import export_drafter
 from eagle3ops.eagle3.drafter import Drafter, DrafterConfig
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.client import EngineError
+from eagle3ops.engines.reference.model import Target
+from eagle3ops.runs.family import tree
+from eagle3ops.runs.processes import identify, signal_all
 from eagle3ops.targets.tiny import HIDDEN, LAYERS, VOCABULARY, make_tiny
-from eagle3ops.wiring.live import explained, probe_tokens
+from eagle3ops.wiring.live import Asked, explained, judged, probe_tokens
+from eagle3ops.wiring.sides import all_boundaries
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +66,8 @@ def test_the_reference_engine_is_judged(target: Path, tmp_path: Path) -> None:
     answer = json.loads(wrong.stdout)
     assert (answer["verdict"], answer["cause"]["kind"], answer["boundary"]) == ("FAIL", "shifted", [2, 4, 6])
     unknown = verify(tmp_path, *wired)
-    assert unknown.returncode == 1
+    # As a pipeline ends: 1 is for what failed, and this was done.
+    assert unknown.returncode == 3
     assert json.loads(unknown.stdout)["verdict"] == "UNDECIDED"
 
 
@@ -70,6 +77,7 @@ def test_a_wrong_request_is_refused(target: Path, tmp_path: Path) -> None:
         (("--target", str(target), "--engine", "reference", "--trained-on", "1,99"), "99"),
         (("--target", str(target), "--engine", "reference", "--trained-on", "a"), "layer numbers"),
         (("--target", str(target), "--engine", "tgi"), "tgi"),
+        (("--target", str(target), "--engine", "reference", "--max-error", "2"), "--max-error"),
         (("--target", str(target), "--engine", "sglang", "--python", str(tmp_path / "no")), "engine.python"),
     ):
         told = verify(tmp_path, *arguments)
@@ -145,6 +153,118 @@ def test_a_real_vllm_that_does_not_start_is_explained_by_its_cause(tmp_path: Pat
                   os.environ["EAGLE3OPS_VLLM_PYTHON"])  # fmt: skip
     assert told.returncode == 1, told.stdout
     assert "NoSuchEagle3" in told.stderr
+
+
+def left_of(state: Path, sign: str, *arguments: str) -> list[str]:
+    """Kill the command as soon as the engine's log says `sign`; the processes of it that still live after a while."""
+    argv = [sys.executable, "-m", "eagle3ops", "verify", "--device", "cpu", "--dtype", "float32", *arguments]
+    environment = {**os.environ, "EAGLE3OPS_STATE": str(state), "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            while process.poll() is None and not any(
+                sign in log.read_text(errors="replace") for log in state.glob("verify/*/engine.log")
+            ):
+                time.sleep(0.05)
+            everyone = tree(process.pid)
+            assert process.poll() is None, process.stdout and process.stdout.read()
+        finally:
+            process.kill()
+    # More than the server and who keeps it: else there would be nothing to leave behind.
+    assert len(everyone) > 2
+    deadline = time.monotonic() + 25
+    while (left := [pid for pid, one in everyone.items() if identify(pid) == one]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    told = [Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:80] for pid in left]
+    signal_all(everyone, signal.SIGKILL)
+    return told
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_of_a_real_sglang_nothing_is_left_when_the_command_is_killed(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}))
+    python = os.environ["EAGLE3OPS_SGLANG_PYTHON"]
+    wired = ("--target", str(target), "--drafter", str(tmp_path), "--engine", "sglang", "--python", python)
+    assert left_of(tmp_path, "max_total_num_tokens=", *wired) == []
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_of_a_real_vllm_nothing_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
+    target = make_wide(tmp_path / "target", "llama")
+    drafter = make_wide_drafter_config(tmp_path / "drafter", **BOTH)
+    python = os.environ["EAGLE3OPS_VLLM_PYTHON"]
+    wired = ("--target", str(target), "--drafter", str(drafter), "--engine", "vllm", "--python", python)
+    assert left_of(tmp_path, "Starting to load model", *wired) == []
+
+
+def asked(target: Path, trained: tuple[int, ...] | None, **options: Any) -> Asked:
+    layers = None if trained is None else AuxLayers(trained, LAYERS)
+    known: dict[str, Any] = {
+        "python": None,
+        "device": "cpu",
+        "dtype": "float32",
+        "drafter": None,
+        "log": target / "log",
+    }
+    return Asked(engine="reference", target=target, trained=layers, **(known | options))
+
+
+@pytest.fixture(scope="module")
+def model(target: Path) -> Target:
+    return Target.load(target, torch.float32)
+
+
+def captured(
+    model: Target, texts: list[list[int]], boundary: tuple[int, ...], noise: float = 0.0
+) -> list[torch.Tensor]:
+    chance = torch.Generator().manual_seed(1)
+    found = []
+    for ids in texts:
+        states = all_boundaries(model, ids)[list(boundary)]
+        scale = states.norm(dim=-1, keepdim=True) / states.shape[-1] ** 0.5
+        states = states + noise * scale * torch.randn(states.shape, generator=chance)
+        found.append(states.movedim(0, 1).flatten(1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("served", "noise", "options", "verdict", "word"),
+    [
+        ((2, 4, 6), 0.0, {}, "PASS", "as in training"),
+        # As weights of another revision are: far more than float32 does, and nearest all the same.
+        ((2, 4, 6), 0.04, {}, "UNDECIDED", "what would decide it"),
+        ((2, 4, 6), 0.04, {"max_error": 0.05}, "PASS", "as in training"),
+        ((2, 4, 6), 0.04, {"dtype": "bfloat16"}, "PASS", "as in training"),
+        ((3, 5, 7), 0.04, {}, "FAIL", "off by +1"),
+        ((2, 4), 0.0, {}, "FAIL", "2 tensors are served"),
+        ((2, 4, 6), 30.0, {}, "FAIL", "no state of this target is served"),
+    ],
+)
+def test_what_an_engine_hands_over_is_judged_by_the_noise_of_its_dtype(
+    served: tuple[int, ...], noise: float, options: dict[str, Any], verdict: str, word: str, target: Path, model: Target
+) -> None:
+    texts, _ = probe_tokens(target, VOCABULARY)
+    found = judged(asked(target, (2, 4, 6), **options), model, texts, captured(model, texts, served, noise))
+    assert found.verdict == verdict, found
+    assert word in found.reason
+
+
+def test_states_of_no_fitting_width_fail(target: Path, model: Target) -> None:
+    texts, _ = probe_tokens(target, VOCABULARY)
+    right = captured(model, texts, (2, 4, 6))
+    for wrong in (
+        [one[:, :-1] for one in right],
+        [right[0], right[1], right[2][:, :HIDDEN]],
+        [one[:, :0] for one in right],
+    ):
+        for trained in ((2, 4, 6), None):
+            found = judged(asked(target, trained), model, texts, wrong)
+            assert found.verdict == "FAIL"
+            assert "no multiple" in found.reason
 
 
 def test_made_up_tokens_are_told(target: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Is one verdict over data, training, checkpoint and engine right, with every fault made for real and named?"""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from eagle3ops.eagle3.packing import Document, pack, trained_positions
 from eagle3ops.eagle3.ttt import unroll
 from eagle3ops.engines.reference.model import Target
 from eagle3ops.engines.tokenizer import ChatTokenizer
+from eagle3ops.errors import Eagle3opsError
 from eagle3ops.features import FeatureHeader, FeatureRow, FeatureWriter
 from eagle3ops.targets.tiny import HIDDEN, LAYERS, VOCABULARY, make_tiny
 from eagle3ops.wiring.checks import Check
@@ -254,6 +256,47 @@ def test_greedy_agreement_fails_only_where_it_is_sure(wrong: int, count: int, ve
     assert check.verdict == verdict, check
     assert check.figures["near_ties"] == wrong
     assert bool(check.fix) == (verdict != "PASS")
+
+
+def test_states_that_are_not_kept_are_no_agreement() -> None:
+    nan = float("nan")
+    assert check_greedy(torch.tensor([nan] * 200), 0.95).verdict == "not made"
+    mostly = check_greedy(torch.tensor([nan] * 180 + [2.0] * 20), 0.95)
+    assert mostly.verdict == "FAIL"
+    assert mostly.figures["tokens"] == 20
+
+
+def test_a_verdict_says_which_rows_it_does_not_rest_on(world: World) -> None:
+    stored = world.stored()
+    shutil.rmtree(stored.features / "train")
+    judged = world.judged(stored, replace(world.served(), chat_words="503: busy"))
+    assert judged.verdict == "PASS"
+    assert "training rows not made: none is kept" in judged.reason
+    (check,) = [one for one in judged.checks if one.name == "engine_template"]
+    assert check.reason.endswith("it did not answer all: 503: busy")
+
+
+def test_without_a_held_out_row_nothing_is_judged(world: World) -> None:
+    with pytest.raises(Eagle3opsError, match="nothing to compare"):
+        world.judged(served=Served(name="engine reference", texts=[], states=[], chats={}))
+
+
+def test_a_template_that_does_not_take_the_data_fails(world: World) -> None:
+    class Strict:
+        """As templates that know no system message are."""
+
+        bos_id = world.tokenizer.bos_id
+        decode = world.tokenizer.decode
+
+        def encode_chat(self, messages: Any, **options: Any) -> list[int]:
+            if "sea" in messages[0]["content"]:
+                raise Eagle3opsError("the chat template refuses it")
+            return world.tokenizer.encode_chat(messages, **options)
+
+    judged = world.judged(tokenizer=Strict())
+    (check,) = [one for one in judged.checks if one.name == "template"]
+    assert (judged.verdict, check.verdict, check.kind) == ("FAIL", "FAIL", "template")
+    assert "1 of 6 conversations" in check.reason
 
 
 @pytest.mark.parametrize("pairing", [1, 0, 2])

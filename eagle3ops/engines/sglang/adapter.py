@@ -20,7 +20,7 @@ from eagle3ops.engines.sglang import flags, requirements
 from eagle3ops.engines.sglang.defaults import CAPTURE_FRACTION, Choice, Gpu, choices
 from eagle3ops.engines.sglang.installation import Installation, installation
 from eagle3ops.engines.sglang.log import READY, parse_line
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, RequestError
 
 __all__ = ["PLUGIN", "READY", "SglangAdapter", "drafter_ids"]
 
@@ -36,6 +36,7 @@ _CPU_POOL_TOKENS_A_REQUEST = 1024
 _GRPC_OFFSET, _LAST_PORT = 10000, 65535
 _CUDA_HOME = "/usr/local/cuda"
 
+_IDS = "eagle_aux_hidden_state_layer_ids"
 PLUGIN = Path(assets.__file__).parent / "sglang_plugin"
 """What makes a server hand over what a drafter would be fed, see the module there."""
 
@@ -43,15 +44,31 @@ PLUGIN = Path(assets.__file__).parent / "sglang_plugin"
 def drafter_ids(drafter: Path | None) -> list[int] | None:
     """The layer ids that SGLang reads in a drafter's config; None where it reads none, and takes its default.
 
-    It takes whatever it cannot read for none, without a word.
+    Raises:
+        RequestError: with this config it would not come to capture anything, which a capture of ours must not hide.
     """
-    ids = _nested(_config(drafter), "eagle_config", "eagle_aux_hidden_state_layer_ids")
-    return ids if isinstance(ids, list) and all(type(one) is int for one in ids) else None
+    config = _config(drafter)
+    if drafter is not None and config is None:
+        raise RequestError(f"{drafter}: its config.json cannot be read", remedy="export the drafter again")
+    if not _nested(config, "eagle_config", "use_aux_hidden_state", default=True):
+        raise RequestError(
+            f"{drafter}: eagle_config.use_aux_hidden_state is off, so SGLang hands it the last state and no aux layers",
+            remedy="write true for EAGLE-3; eagle3ops lint looks at the rest",
+        )
+    ids = _nested(config, "eagle_config", _IDS)
+    if ids is not None and not (isinstance(ids, list) and all(type(one) is int for one in ids)):
+        raise RequestError(
+            f"{drafter}: eagle_config.{_IDS} is no list of layer numbers, and SGLang fails on it",
+            remedy="write the ids that it was trained with",
+        )
+    return ids
 
 
-def _nested(data: Any, *keys: str) -> Any:
+def _nested(data: Any, *keys: str, default: Any = None) -> Any:
     for key in keys:
-        data = data.get(key) if isinstance(data, dict) else None
+        if not isinstance(data, dict) or key not in data:
+            return default
+        data = data[key]
     return data
 
 
@@ -74,6 +91,8 @@ class SglangAdapter:
     def require(self, spec: ServeSpec) -> None:
         """See `Adapter.require`."""
         here = requirements.check(spec)
+        if spec.return_hidden_states:
+            drafter_ids(spec.drafter)
         if here.flags is not None:
             # First what a person wrote, so that it is not taken for a fault of ours.
             flags.check(spec.arguments, here.flags, here.version, "engine.arguments")
