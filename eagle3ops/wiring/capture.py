@@ -14,7 +14,7 @@ def prompt_states(hidden_states: object) -> Tensor:
             for the prompt, then one row for each further token.
 
     Raises:
-        Eagle3opsError: there are none, or they are not T rows of numbers.
+        Eagle3opsError: there are none, they are not T rows of numbers, or some are NaN or infinite.
     """
     if not isinstance(hidden_states, list) or not hidden_states or not isinstance(hidden_states[0], list):
         raise Eagle3opsError(
@@ -26,13 +26,7 @@ def prompt_states(hidden_states: object) -> Tensor:
         raise Eagle3opsError(f"the engine's hidden states are not rows of numbers: {error}") from error
     if states.ndim != 2:
         raise Eagle3opsError(f"the engine's hidden states have the shape {list(states.shape)}, not [tokens, width]")
-    if not torch.isfinite(states).all():
-        rows = (~torch.isfinite(states)).any(-1).nonzero().flatten().tolist()
-        raise Eagle3opsError(
-            f"the engine's hidden states of {len(rows)} of {states.shape[0]} tokens hold NaN or infinity, from token "
-            f"{rows[0]} on",
-            remedy="serve in bfloat16 or float32; what overflows in the engine reaches the drafter as well",
-        )
+    _require_finite(states)
     return states
 
 
@@ -61,4 +55,18 @@ def answer_states(hidden_states: object) -> tuple[Tensor, Tensor]:
                 f"{prompt.shape[1]} wide"
             )
         rows.append(states.view(-1, prompt.shape[1]))
-    return prompt, torch.cat(rows) if rows else prompt.new_zeros(0, prompt.shape[1])
+    decoded = torch.cat(rows) if rows else prompt.new_zeros(0, prompt.shape[1])
+    _require_finite(decoded)
+    return prompt, decoded
+
+
+def _require_finite(states: Tensor) -> None:
+    """What is no number compares as neither near nor far, and would pass as easily as it fails."""
+    if torch.isfinite(states).all():
+        return
+    rows = (~torch.isfinite(states)).any(-1).nonzero().flatten().tolist()
+    raise Eagle3opsError(
+        f"the engine's hidden states of {len(rows)} of {states.shape[0]} tokens hold NaN or infinity, first of them "
+        f"token {rows[0]}",
+        remedy="serve in bfloat16 or float32; what overflows in the engine reaches the drafter as well",
+    )

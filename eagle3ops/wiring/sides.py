@@ -154,8 +154,7 @@ def judge_all(
     greedy = check_greedy(torch.cat(apart), least_agreement, sampled=stored.temperature)
     checks.append(greedy)
     checks.append(_pairing(stored, target, kept, right=sides[0].passed))
-    if not train.is_dir():
-        why = "none is kept, as they were trained while they were extracted: held-out rows alone were compared"
+    if why := _without_training(stored.answers, kept, there=train.is_dir()):
         checks.append(Check(name="training_rows", between=("data", "training"), verdict="not made", reason=why))
     return _together(sides, causes, checks, allowed, greedy.figures.get("agreement"))
 
@@ -185,6 +184,16 @@ def _data_checks(
             found.append(Check(name="engine_template", between=("data", "engine"), verdict="not made", reason=why))
     rows = [_kept(row, kept[row.id]) for row in stored.answers if row.id in kept]
     return [*found, check_tokens(rows), check_mask(rows)]
+
+
+def _without_training(answers: Sequence[AnswerRow], kept: "Mapping[str, Kind]", *, there: bool) -> str:
+    """Why no training row's tokens and mask were compared; empty where some were, or there is none."""
+    if not there:
+        return "none is kept, as they were trained while they were extracted: held-out rows alone were compared"
+    rows = [row.id for row in answers if row.split == "train"]
+    if not rows or any(name in kept for name in rows):
+        return ""
+    return f"of the first {len(rows)} training answers none is among the first {TRAIN_ROWS} rows of the features"
 
 
 def _prompt(row: AnswerRow, stored: Stored, served: Served, tokenizer: "ChatTokenizer") -> Prompt | None:

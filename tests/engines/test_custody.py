@@ -103,7 +103,8 @@ def test_the_end_of_the_block_ends_all(folder: Path) -> None:
         argv = [sys.executable, str(ENGINE), str(folder)]
         async with logged(folder / "engine.log")(argv, role="engine") as process:
             assert await asyncio.to_thread(wait_for, (folder / "up").exists)
-        return process.returncode
+        code: int | None = process.returncode
+        return code
 
     assert asyncio.run(run()) == -signal.SIGTERM
     assert not alive(folder)

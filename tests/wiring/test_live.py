@@ -195,7 +195,8 @@ def test_of_a_real_sglang_nothing_is_left_when_the_command_is_killed(target: Pat
 @pytest.mark.timeout(600)
 def test_of_a_real_vllm_nothing_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
     target = make_wide(tmp_path / "target", "llama")
-    drafter = make_wide_drafter_config(tmp_path / "drafter", **BOTH)
+    config: dict[str, Any] = BOTH
+    drafter = make_wide_drafter_config(tmp_path / "drafter", **config)
     python = os.environ["EAGLE3OPS_VLLM_PYTHON"]
     wired = ("--target", str(target), "--drafter", str(drafter), "--engine", "vllm", "--python", python)
     assert left_of(tmp_path, "Starting to load model", *wired) == []

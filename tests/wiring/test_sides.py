@@ -276,6 +276,13 @@ def test_a_verdict_says_which_rows_it_does_not_rest_on(world: World) -> None:
     assert check.reason.endswith("it did not answer all: 503: busy")
 
 
+def test_training_rows_that_are_not_found_are_told(world: World) -> None:
+    stored = world.stored(lambda row: replace(row, id=row.id.replace("row/", "other/")) if row.id > "row/3" else row)
+    judged = world.judged(stored)
+    assert judged.verdict == "PASS"
+    assert "training rows not made: of the first 2 training answers none is among the first 64" in judged.reason
+
+
 def test_without_a_held_out_row_nothing_is_judged(world: World) -> None:
     with pytest.raises(Eagle3opsError, match="nothing to compare"):
         world.judged(served=Served(name="engine reference", texts=[], states=[], chats={}))

@@ -273,7 +273,7 @@ def test_the_command(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "OldForConditionalGeneration": 3,
         "BrokenForConditionalGeneration": 3,
         "AnyForConditionalGeneration": 0,
-        "OddForCausalLM": 1,
+        "OddForCausalLM": 3,
         "LamaForCausalLM": 2,
         "BloomyForCausalLM": 2,
     }
