@@ -137,7 +137,11 @@ class Adapter(Protocol):
         ...
 
     def environment(self, spec: ServeSpec) -> dict[str, str]:
-        """Variables to be set for it besides those of the process that starts it."""
+        """Variables to be set for it besides those of the process that starts it.
+
+        Raises:
+            RequestError: the drafter's config is none that this engine can be asked with.
+        """
         ...
 
     def parse_log(self, line: str) -> LogFact | None:

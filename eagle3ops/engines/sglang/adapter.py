@@ -91,8 +91,6 @@ class SglangAdapter:
     def require(self, spec: ServeSpec) -> None:
         """See `Adapter.require`."""
         here = requirements.check(spec)
-        if spec.return_hidden_states:
-            drafter_ids(spec.drafter)
         if here.flags is not None:
             # First what a person wrote, so that it is not taken for a fault of ours.
             flags.check(spec.arguments, here.flags, here.version, "engine.arguments")
