@@ -195,8 +195,8 @@ def judged(asked: Asked, target: "Target", texts: Sequence[Sequence[int]], captu
         worst = max((one.error for one in held if one is not None), default=0.0)
         reason = f"{told}, as in training; the largest relative error is {worst:.1e}"
         return Verdict("PASS", reason, held, None, layers)
-    if cause is None:
-        # What is nearest is right, and not near enough; the search knows no more.
+    if cause is None or side.verdict == "UNDECIDED":
+        # What is nearest is not near enough, or two are; the search knows no more.
         decides = f"; what would decide it: {side.decides}" if side.decides else ""
         return Verdict(side.verdict, f"{side.reason}{decides}", held, None, layers)
     details = f": {cause.detail}" if cause.detail else ""

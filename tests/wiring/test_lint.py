@@ -465,6 +465,15 @@ def test_what_is_no_number_is_not_called_missing(tmp_path: Path) -> None:
     }
 
 
+def test_lists_that_differ_are_named_also_for_a_target_that_nobody_knows(tmp_path: Path) -> None:
+    made = good("sglang")
+    made.target["architectures"] = ["NoSuchForCausalLM"]
+    made.config[IDS] = [3, 5, 8]
+    found = {one.code: one for one in lint(*made.write(tmp_path), *SG14)}
+    assert set(found) == {"capture-unknown", "ids-differ"}
+    assert f"{OUTPUTS} names {INPUTS}; {IDS} [3, 5, 8] names [3, 5, 8]" in found["ids-differ"].what
+
+
 def test_lists_that_differ_are_named_with_what_each_engine_reads_and_what_to_delete(tmp_path: Path) -> None:
     made = good("sglang")
     made.config |= {IDS: [3, 5, 8], "target_layer_ids": [2, 4, 7], "aux_hidden_states_layer_ids": OUTPUTS}

@@ -254,6 +254,17 @@ def test_what_an_engine_hands_over_is_judged_by_the_noise_of_its_dtype(
     assert word in found.reason
 
 
+def test_between_two_layers_it_is_open_and_says_so(target: Path, model: Target) -> None:
+    texts, _ = probe_tokens(target, VOCABULARY)
+    pairs = zip(captured(model, texts, (2, 4, 6)), captured(model, texts, (2, 5, 6)), strict=True)
+    between = [0.51 * one + 0.49 * other for one, other in pairs]
+    found = judged(asked(target, (2, 4, 6)), model, texts, between)
+    assert found.verdict == "UNDECIDED"
+    assert "segment 1 is ambiguous" in found.reason
+    assert "what would decide it" in found.reason
+    assert "no state of this target is served" not in found.reason
+
+
 def test_states_of_no_fitting_width_fail(target: Path, model: Target) -> None:
     texts, _ = probe_tokens(target, VOCABULARY)
     right = captured(model, texts, (2, 4, 6))

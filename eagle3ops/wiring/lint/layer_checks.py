@@ -62,6 +62,7 @@ def layer_ids(case: Case) -> None:
 
 def _captured(case: Case, layers: int) -> None:
     assert case.sizes is not None
+    lists = lists_of(_as_written(case), case.target.architecture, layers)
     try:
         rule, _ = find_rule(case.engine, case.version_text, case.target.architecture)
     except RequestError as refusal:
@@ -72,8 +73,15 @@ def _captured(case: Case, layers: int) -> None:
             "which tensors come out is not known",
             "measure it: eagle3ops verify",
         )
+        if lists and not frozenset.intersection(*(one.meant for one in lists.values())):
+            case.error(
+                "ids-differ",
+                f"config.json: {', '.join(lists)}",
+                "; ".join(map(str, lists.values())),
+                "as those count who write ids there; not all can be what it was trained on",
+                "delete those that it was not trained on",
+            )
         return
-    lists = lists_of(_as_written(case), case.target.architecture, layers)
     runners = heard(case.engine, lists, eagle_config=bool(case.eagle))
     read = next(iter(runners.values()))
     where = f"config.json: {read.where if read else next(iter(lists), _OWN[case.engine])}"
