@@ -1,13 +1,14 @@
-"""An engine that keeps its workers badly: `FOLDER` -> one in a session of its own, one that is nobody's child any more.
+"""An engine that keeps its workers badly: one in a session of its own, one that is nobody's child any more.
 
-They write their numbers into `FOLDER/pids` and do not obey SIGTERM. The engine itself ends at SIGTERM, as `--exit N`
-says after a moment, or never.
+`FOLDER [CODE | --http PORT]`. They write their numbers into `FOLDER/pids` and do not obey SIGTERM. The engine itself
+does; it ends with CODE once they are there (a negative one is a signal), or answers at a port, or waits.
 """
 
 import os
 import signal
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 
@@ -20,8 +21,22 @@ def work(folder: Path) -> None:
     os._exit(0)
 
 
-def main(folder: Path, code: int | None) -> None:
+def serve(port: int) -> None:
+    """Be as healthy as can be."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    HTTPServer(("127.0.0.1", port), Answer).serve_forever()
+
+
+def main(folder: Path, code: int | None, port: int | None) -> None:
     """Start the workers, and wait."""
+    (folder / "keeper").write_text(str(os.getppid()))
     if os.fork() == 0:
         os.setsid()
         work(folder)
@@ -38,6 +53,8 @@ def main(folder: Path, code: int | None) -> None:
     while len((folder / "pids").read_text().splitlines()) < 3:
         time.sleep(0.01)
     (folder / "up").touch()
+    if port is not None:
+        serve(port)
     if code is None:
         time.sleep(300)
     elif code < 0:
@@ -46,4 +63,6 @@ def main(folder: Path, code: int | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    told = sys.argv[2:]
+    served = int(told[1]) if told[:1] == ["--http"] else None
+    main(Path(sys.argv[1]), int(told[0]) if told and served is None else None, served)

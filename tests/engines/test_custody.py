@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from eagle3ops.engines.serving import logged
+from eagle3ops.engines.base import ServeSpec
+from eagle3ops.engines.reference.adapter import ReferenceAdapter
+from eagle3ops.engines.serving import free_port, logged, running
 from eagle3ops.runs.family import tree
 from eagle3ops.runs.processes import identify
 
@@ -19,7 +21,9 @@ ENGINE = Path(__file__).with_name("forking_engine.py")
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from eagle3ops.engines.serving import logged
+from eagle3ops.engines.base import ServeSpec
+from eagle3ops.engines.reference.adapter import ReferenceAdapter
+from eagle3ops.engines.serving import free_port, logged, running
 async def hold(log, argv):
     async with logged(Path(log))(argv, role="engine") as process:
         print(process.pid, flush=True)
@@ -108,6 +112,26 @@ def test_the_end_of_the_block_ends_all(folder: Path) -> None:
 
     assert asyncio.run(run()) == -signal.SIGTERM
     assert not alive(folder)
+
+
+def test_who_keeps_it_may_be_killed_as_well_once_the_server_was_seen(folder: Path) -> None:
+    """The reference engine in name, and one with workers in fact."""
+
+    class Adapter(ReferenceAdapter):
+        def argv(self, spec: ServeSpec) -> list[str]:
+            return [sys.executable, str(ENGINE), str(folder), "--http", str(spec.port)]
+
+    async def run() -> None:
+        spec = ServeSpec(model=folder, port=free_port(), device="cpu")
+        log = folder / "engine.log"
+        async with running(Adapter(), spec, spawn=logged(log), log=log, timeout_s=30) as client:
+            assert client.process is not None
+            assert len(alive(folder)) == 3
+            os.kill(int((folder / "keeper").read_text()), signal.SIGKILL)
+
+    (folder / "config.json").write_text("{}")
+    asyncio.run(run())
+    assert wait_for(lambda: not alive(folder)), alive(folder)
 
 
 def test_a_program_that_is_not_there_is_told_in_the_log(folder: Path) -> None:

@@ -479,7 +479,8 @@ def test_lists_that_differ_are_named_with_what_each_engine_reads_and_what_to_del
     made.config |= {IDS: [3, 5, 8], "target_layer_ids": [2, 4, 7], "aux_hidden_states_layer_ids": OUTPUTS}
     folders = made.write(tmp_path)
     (on_sglang,) = lint(*folders, *SG14)
-    assert on_sglang.severity == "error"
+    # The one that is read may be right, and then it serves: serve and compare refuse what has errors.
+    assert on_sglang.severity == "warn"
     assert on_sglang.where == f"config.json: eagle_config.{IDS}, {IDS}, target_layer_ids"
     assert f"eagle_config.{IDS} {OUTPUTS} names boundaries {INPUTS}" in on_sglang.what
     assert f"{IDS} [3, 5, 8] names [3, 5, 8]; target_layer_ids [2, 4, 7] names [3, 5, 8]" in on_sglang.what

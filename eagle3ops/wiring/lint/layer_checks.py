@@ -74,7 +74,7 @@ def _captured(case: Case, layers: int) -> None:
             "measure it: eagle3ops verify",
         )
         if lists and not frozenset.intersection(*(one.meant for one in lists.values())):
-            case.error(
+            case.warn(
                 "ids-differ",
                 f"config.json: {', '.join(lists)}",
                 "; ".join(map(str, lists.values())),
@@ -214,7 +214,8 @@ def _contradicted(case: Case, lists: Mapping[str, Listed], read: Listed, boundar
             told = f"{theirs.where}: boundaries {theirs.boundaries}" if theirs else "none, and takes its default"
             words.append(f"{name} reads {told}")
     keys = " and ".join(one.where for one in others)
-    case.error(
+    # What this engine reads may well be right: it is the other that nobody can be sure of.
+    case.warn(
         "ids-differ",
         f"config.json: {', '.join(one.where for one in (read, *others))}",
         f"{read.where} {list(read.ids)} names boundaries {list(boundary)}, but {'; '.join(map(str, others))}",
