@@ -27,7 +27,7 @@ def architecture(case: Case) -> bool:
             "architecture-unchecked",
             "config.json: architectures",
             f"{name} is known to {case.name}, and its tensors are not known here",
-            "names and shapes are not checked",
+            "neither they nor sizes, switches and layer ids are checked",
             "hold it against a measurement: eagle3ops verify",
         )
     elif name in SPECULATORS or "transformer_layer_config" in case.config:
