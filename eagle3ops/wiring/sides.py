@@ -4,7 +4,7 @@ What has to be asked of a running engine was asked before; nothing here starts o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from eagle3ops.answers import AnswerRow
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.wiring.checks import Check
-from eagle3ops.wiring.data import Kept, Prompt, Rendering, check_mask, check_template, check_tokens
 from eagle3ops.wiring.noise import STORED, Limits, coarser, limits
+from eagle3ops.wiring.rows import TRAIN_ROWS, Served, Stored, data_checks, without_training
 from eagle3ops.wiring.verdict import FEATURES, Outcome, WiringVerdict, judge_states, worst_of
 
 if TYPE_CHECKING:
@@ -27,44 +27,14 @@ if TYPE_CHECKING:
 
     Kind = FeatureRow | StoredRow
 
-TRAIN_ROWS = 64
-"""Training rows whose tokens, mask and template are compared; of the held-out ones all are."""
+__all__ = ["TRAIN_ROWS", "Judged", "Served", "Stored", "all_boundaries", "judge_all"]
+
 LEAST_FINAL = 5
 """Positions by which a final state is told."""
 SAMPLED_TRAIN, SAMPLED_HELDOUT, LEAST_SAMPLED = 16, 4, 16
 """Stored rows from all over the shards that are compared beside the probes, and tokens that each has to have."""
 PAIRED_ROWS, PAIRED_TOKENS = 32, 4096
 """Held-out rows, and tokens of them, on which the drafter's own pairing is tried."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What the running engine was asked."""
-
-    name: str
-    texts: Sequence[Sequence[int]]
-    """Token ids of each probe."""
-    states: "Sequence[Tensor]"
-    """Of each probe `[T, A * H]`."""
-    chats: Mapping[str, tuple[tuple[int, ...] | None, int]]
-    """By row: the prompt that the engine made of its messages, where it tells, and how long it was."""
-    chat_words: str = ""
-    """Why there are none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """What the run's stages left."""
-
-    target: Path
-    features: Path
-    """With `heldout/`, and `train/` where they are all kept."""
-    drafter: Path
-    answers: Sequence[AnswerRow]
-    """Held-out rows, and some of training."""
-    messages: Mapping[str, Sequence[Mapping[str, Any]]]
-    """By row, as they were rendered: with the system message of the pipeline."""
-    temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +96,7 @@ def judge_all(
     train = stored.features / "train"
     if train.is_dir():
         kept |= {row.id: row for row in islice(FeatureReader(train).rows(), TRAIN_ROWS) if row.id in wanted}
-    checks = [*_data_checks(stored, served, kept, tokenizer), *further]
+    checks = [*data_checks(stored, served, kept, tokenizer), *further]
     of_engine = limits(dtype, chosen.type, most=max_error)
     allowed = {
         FEATURES: coarser(of_engine, limits(reader.header.dtype + STORED, chosen.type, most=max_error))
@@ -154,76 +124,9 @@ def judge_all(
     greedy = check_greedy(torch.cat(apart), least_agreement, sampled=stored.temperature)
     checks.append(greedy)
     checks.append(_pairing(stored, target, kept, right=sides[0].passed))
-    if why := _without_training(stored.answers, kept, there=train.is_dir()):
+    if why := without_training(stored.answers, kept, there=train.is_dir()):
         checks.append(Check(name="training_rows", between=("data", "training"), verdict="not made", reason=why))
     return _together(sides, causes, checks, allowed, greedy.figures.get("agreement"))
-
-
-def _data_checks(
-    stored: Stored, served: Served, kept: "Mapping[str, Kind]", tokenizer: "ChatTokenizer | None"
-) -> list[Check]:
-    """Template, tokens, loss mask."""
-    found: list[Check] = []
-    if tokenizer is None:
-        why = "the served model's folder has no tokenizer that can be loaded"
-        found.append(Check(name="template", between=("data", "engine"), verdict="not made", reason=why))
-    else:
-        told = [row for row in stored.answers if stored.messages.get(row.id)]
-        known = {row.id: _prompt(row, stored, served, tokenizer) for row in told}
-        prompts = [one for one in known.values() if one is not None]
-        refused = [name for name, one in known.items() if one is None]
-        decode = _decoder(tokenizer)
-        found.append(check_template(prompts, tokenizer.bos_id, decode, engine=False, refused=refused))
-        if served.chats:
-            rendered = check_template(prompts, tokenizer.bos_id, decode, engine=True, name=served.name)
-            if served.chat_words:
-                rendered = replace(rendered, reason=f"{rendered.reason}; it did not answer all: {served.chat_words}")
-            found.append(rendered)
-        else:
-            why = served.chat_words or f"{served.name} was not asked"
-            found.append(Check(name="engine_template", between=("data", "engine"), verdict="not made", reason=why))
-    rows = [_kept(row, kept[row.id]) for row in stored.answers if row.id in kept]
-    return [*found, check_tokens(rows), check_mask(rows)]
-
-
-def _without_training(answers: Sequence[AnswerRow], kept: "Mapping[str, Kind]", *, there: bool) -> str:
-    """Why no training row's tokens and mask were compared; empty where some were, or there is none."""
-    if not there:
-        return "none is kept, as they were trained while they were extracted: held-out rows alone were compared"
-    rows = [row.id for row in answers if row.split == "train"]
-    if not rows or any(name in kept for name in rows):
-        return ""
-    return f"of the first {len(rows)} training answers none is among the first {TRAIN_ROWS} rows of the features"
-
-
-def _prompt(row: AnswerRow, stored: Stored, served: Served, tokenizer: "ChatTokenizer") -> Prompt | None:
-    """One conversation as both sides have it; None where the template does not take its messages."""
-    messages = stored.messages.get(row.id, ())
-    try:
-        prompted = tuple(tokenizer.encode_chat(messages))
-    except Eagle3opsError:
-        return None
-    try:
-        bare: tuple[int, ...] | None = tuple(tokenizer.encode_chat(messages, add_generation_prompt=False))
-    except Eagle3opsError:
-        bare = None
-    ids, count = served.chats.get(row.id, (None, None))
-    return Prompt(row.id, tuple(row.prompt_ids), Rendering(prompted, bare), ids, count)
-
-
-def _decoder(tokenizer: "ChatTokenizer") -> Any:
-    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def _kept(row: AnswerRow, found: "Kind") -> Kept:
-    length = int(found.token_ids.numel())
-    return Kept(
-        row.id,
-        len(row.prompt_ids),
-        tuple((row.prompt_ids + row.output_ids)[:length]),
-        tuple(found.token_ids.tolist()),
-        tuple(found.loss_mask.tolist()),
-    )
 
 
 def _fingerprints(
