@@ -152,6 +152,8 @@ class Bench:
     """Further loads; none in files of before they were measured."""
     engine: str = ""
     """Which one was measured; empty in older files."""
+    winner: str = ""
+    """The setting that a sweep's final chose; empty for a benchmark, which has none."""
 
     def setting(self, label: str) -> Setting | None:
         """The setting with this label."""
@@ -165,8 +167,11 @@ class Bench:
 
     @property
     def chosen(self) -> Setting | None:
-        """What was recommended where that is a drafter, else the fastest."""
-        found = self.setting(self.recommended) if self.worth_it else None
+        """What was recommended where that is a drafter, else a sweep's winner, else the fastest.
+
+        Of many points of a sweep the fastest is often one that was lucky in two pairs and then dropped.
+        """
+        found = self.setting(self.recommended if self.worth_it else self.winner)
         return found if found is not None and found.speedup is not None else self.best
 
     @property

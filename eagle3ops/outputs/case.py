@@ -33,6 +33,10 @@ WORDS = {
     "cancelled": "the run was cancelled before the bench stage was done",
 }
 
+LEAST_PAIRS, FEW_PAIRS = 4, 10
+"""Pairs below which an interval is no proof, and below which a person is told how few there were. The interval of two
+pairs is the two of them: that both lie above 1 by chance happens to one setting in four."""
+
 MADE_WHEN_NEEDED = ("wiring_again", "output_diversity")
 """Verdicts of a bench that are no gap where they are absent: one is made on an alarm, the other is newer than some."""
 
@@ -206,6 +210,11 @@ def judge(case: Case, setting: Setting, current: "Current | None") -> Judgement:
         refusals.append(f"{setting.label} was not timed against the baseline")
     elif speedup.low <= 1.0:
         refusals.append(f"not faster beyond noise: {setting.label} reaches {speedup.words}")
+    elif speedup.pairs is not None and speedup.pairs < LEAST_PAIRS:
+        refusals.append(
+            f"only {speedup.pairs} pairs of {setting.label} were timed ({speedup.words}): of fewer than {LEAST_PAIRS} "
+            "an interval knows too little of noise"
+        )
     # Another engine than ours is not asked for equal output, but held to the margins where it differs.
     other = case.bench.engine not in ("", "reference")
     near_ties = other and any(one.name == "divergence" and one.passed is True for one in case.verdicts)
@@ -232,7 +241,7 @@ def judge(case: Case, setting: Setting, current: "Current | None") -> Judgement:
         refusals.append(f"not faster than what is promoted now, {case.default}, beyond noise: {interval}")
     if case.bench.served and setting.label != case.bench.served:
         cautions.append(f"accept length and equality were measured at {case.bench.served}, not at {setting.label}")
-    if speedup is not None and speedup.pairs is not None and speedup.pairs < 10:
+    if speedup is not None and speedup.pairs is not None and LEAST_PAIRS <= speedup.pairs < FEW_PAIRS:
         cautions.append(f"only {speedup.pairs} pairs were timed")
     return Judgement(setting.label, tuple(refusals), tuple(cautions))
 

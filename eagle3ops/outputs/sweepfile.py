@@ -151,6 +151,7 @@ def as_bench(sweep: Sweep, bench: Bench | None) -> Bench:
         prompts=None,
         settings=tuple(settings),
         left_out=0,
+        winner=won.setting if won is not None else "",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweep_worlds import TREE, make_bench_run, make_sweep_run, sweep_json
+from sweep_worlds import TREE, make_bench_run, make_sweep_run, point, ratio, sweep_json
 
 from eagle3ops.errors import Refused
 from eagle3ops.outputs import drafters
@@ -103,6 +103,18 @@ def test_what_is_not_better_beyond_noise_is_refused(
     with pytest.raises(Refused, match=why):
         drafters.promote(tmp_path, run=SWEPT, setting=TREE)
     assert why in " ".join(drafters.bench(tmp_path, SWEPT)["gate"][TREE]["refusals"])
+
+
+def test_a_point_that_was_lucky_in_two_pairs_and_dropped_is_not_taken_for_the_winner(tmp_path: Path) -> None:
+    sweep = sweep_json(value=1.05)
+    sweep["points"] += [point("2/1/3", 1.9, "dropped", speedup=ratio(1.9, pairs=2))]
+    make_bench_run(tmp_path, BENCHED)
+    make_sweep_run(tmp_path, BENCHED, SWEPT, sweep)
+    assert drafters.bench(tmp_path, SWEPT)["chosen"] == TREE
+    with pytest.raises(Refused, match="3/4/16 reaches 1.05x"):
+        drafters.promote(tmp_path, run=SWEPT)
+    with pytest.raises(Refused, match="only 2 pairs of 2/1/3 were timed"):
+        drafters.promote(tmp_path, run=SWEPT, setting="2/1/3")
 
 
 def test_without_a_benchmark_equal_output_is_not_proven(tmp_path: Path) -> None:
