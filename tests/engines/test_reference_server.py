@@ -292,27 +292,45 @@ def _lives(pid: int) -> bool:
     return False
 
 
+async def _loading(process: asyncio.subprocess.Process) -> None:
+    """Return when it has begun to load, which takes seconds."""
+    assert process.stderr is not None
+    while b"importing torch" not in (line := await process.stderr.readline()):
+        assert line, "it ended before it loaded anything"
+
+
+async def test_a_server_that_still_loads_ends_at_once_on_sigterm(tmp_path: Path) -> None:
+    spec = ServeSpec(model=write_tiny_model(tmp_path / "model"), port=free_port(), device="cpu", dtype="float32")
+    process = await asyncio.create_subprocess_exec(*adapter("reference").argv(spec), stderr=asyncio.subprocess.PIPE)
+    await _loading(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr is not None
+    rest = await asyncio.wait_for(process.stderr.read(), 60)
+    assert await process.wait() == -signal.SIGTERM
+    assert b"loading weights" not in rest
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
-async def test_the_server_dies_with_its_parent(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model")
-    spec = ServeSpec(model=model, port=free_port(), device="cpu", dtype="float32")
-    code = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); p.wait()"
+async def test_a_server_that_still_loads_dies_with_its_parent(tmp_path: Path) -> None:
+    spec = ServeSpec(model=write_tiny_model(tmp_path / "model"), port=free_port(), device="cpu", dtype="float32")
+    code = (
+        "import subprocess, sys; from eagle3ops.runs.leash import leashed; "
+        "p = subprocess.Popen(leashed(sys.argv[1:])); print(p.pid, flush=True); p.wait()"
+    )
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, *adapter("reference").argv(spec), stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert parent.stdout is not None
+    assert parent.stderr is not None
     child = int(await parent.stdout.readline())
-    async with EngineClient(spec.url) as client:
-        await client.wait_ready(parent, 60)
+    await _loading(parent)
     parent.kill()
+    # The pipe closes when the last that writes to it is gone.
+    rest = await asyncio.wait_for(parent.stderr.read(), 60)
     await parent.wait()
-    for _ in range(300):
-        if not _lives(child):
-            return
-        await asyncio.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    pytest.fail("the server outlived its parent")
+    assert not _lives(child)
+    assert b"loading weights" not in rest
 
 
 async def test_a_profile_of_the_next_steps_is_written_whole(http: Http, tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ def test_promoting_and_going_back(tmp_path: Path) -> None:
     assert first["changed"]
     assert first["current"]["setting"] == "3/1/4"
     assert "--speculative-num-steps 3" in first["current"]["launch_line"]
-    assert "--die-with-parent" not in first["current"]["launch_line"]
     assert not promote(tmp_path, A)["changed"]
     assert promote(tmp_path, B)["previous"]["run"] == A
     assert current(tmp_path) == (B, "3/1/4")

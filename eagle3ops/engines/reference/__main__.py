@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import ctypes
 import dataclasses
 import logging
 import os
@@ -14,7 +13,6 @@ from eagle3ops.eagle3.layers import CONVENTIONS, AuxLayers, Convention
 from eagle3ops.errors import Eagle3opsError, ExitCode, RequestError
 
 log = logging.getLogger("eagle3ops.engines.reference")
-_PR_SET_PDEATHSIG = 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +33,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--context-length", type=int)
     p.add_argument("--enable-return-hidden-states", action="store_true")
     p.add_argument("--random-seed", type=int, default=0)
-    p.add_argument("--die-with-parent", action="store_true", help="end when the starting process ends (Linux)")
     return p
 
 
@@ -54,17 +51,6 @@ def parse_aux_layers(text: str, num_layers: int) -> AuxLayers:
         raise RequestError(f"--aux-layers {text!r}: {error}") from error
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the starting thread ends; does nothing outside Linux."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
-        log.warning("prctl(PR_SET_PDEATHSIG) failed: %s", os.strerror(ctypes.get_errno()))
-    if os.getppid() != parent:
-        os._exit(ExitCode.INTERRUPTED)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code."""
     # Read by OpenMP when torch is imported, below. Threads that spin while they wait starve the thread they wait for
@@ -73,8 +59,6 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", stream=sys.stderr, force=True)
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
     args = parser().parse_args(argv)
-    if args.die_with_parent:
-        die_with_parent()
     try:
         asyncio.run(_serve(args))
     except Eagle3opsError as error:
@@ -89,10 +73,10 @@ def main(argv: list[str] | None = None) -> int:
 async def _serve(args: argparse.Namespace) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # Loading holds the loop's thread, and nothing is served before it: until then SIGTERM ends the process at once.
+    worker, runner = _build(args)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # Loading holds the loop's thread: nothing is served before it, and a signal is acted on right after.
-    worker, runner = _build(args)
     from aiohttp import web
 
     from eagle3ops.engines.reference.adapter import READY

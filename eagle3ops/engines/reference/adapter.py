@@ -39,7 +39,6 @@ class ReferenceAdapter:
             "--device", spec.device,
             "--max-running-requests", str(spec.max_running_requests),
             "--random-seed", str(spec.seed),
-            "--die-with-parent",
         ]  # fmt: skip
         if spec.context_length is not None:
             argv += ["--context-length", str(spec.context_length)]
@@ -66,8 +65,7 @@ class ReferenceAdapter:
 
     def launch_line(self, spec: ServeSpec) -> str:
         """See `Adapter.launch_line`."""
-        argv = [word for word in self.argv(spec) if word != "--die-with-parent"]
-        return shlex.join(["python", *argv[1:]])
+        return shlex.join(["python", *self.argv(spec)[1:]])
 
 
 def _number(text: str | None) -> float | None:
