@@ -27,6 +27,7 @@ from eagle3ops.spec.models import Pipeline
 
 POLL_S = 0.1
 DEFAULT_PIPELINE = "demo"
+SUPERVISOR_LOG = "supervisor.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +102,21 @@ def run_job(asked: Asked) -> int:
 
 def take_up_again(run: RunDirectory, *, json: bool, detach: bool, yes: bool = False) -> int:
     """Go on with a run where it stopped."""
-    return attend(resume(run, token=uuid4().hex, forced=yes), json=json, detach=detach)
+    # What earlier supervisors said is no reason for how this one ends.
+    said = _size(run.logs / SUPERVISOR_LOG)
+    return attend(resume(run, token=uuid4().hex, forced=yes), json=json, detach=detach, said=said)
 
 
-def attend(started: Started, *, json: bool, detach: bool) -> int:
-    """Follow a run to its end, or only to its start with `detach`."""
+def attend(started: Started, *, json: bool, detach: bool, said: int = 0) -> int:
+    """Follow a run to its end, or only to its start with `detach`.
+
+    `said`: bytes that its supervisor's log had before.
+    """
     run, process = started.run, started.process
     if not started.fresh:
         say(f"{run.run_id} was started for this key before; nothing is started anew")
     if not detach:
-        return Follower(run, started.after if started.fresh else 0, process, json=json).follow()
+        return Follower(run, started.after if started.fresh else 0, process, json=json, said=said).follow()
     deadline = time.monotonic() + 30
     while process is not None and time.monotonic() < deadline and not run.alive() and process.poll() is None:
         time.sleep(POLL_S)
@@ -137,8 +143,10 @@ class Follower:
         *,
         json: bool,
         cancels: bool = True,
+        said: int = 0,
     ) -> None:
         self.run = run
+        self.said = said
         self.process = process
         self.reader = run.reader(after)
         self.cancels = cancels
@@ -205,13 +213,19 @@ class Follower:
         free = free_bytes(self.run.path)
         if free is not None and free < 64 * 1024:
             return f"{self.run.root}: no space left on the disk; the run could not write down how it ended"
-        log = self.run.logs / "supervisor.log"
-        with contextlib.suppress(OSError):
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        with contextlib.suppress(OSError), (self.run.logs / SUPERVISOR_LOG).open("rb") as log:
+            log.seek(self.said)
+            lines = log.read().decode("utf-8", "replace").strip().splitlines()
             if lines:
                 return f"the supervisor ended: {lines[-1]}"
         how = f" by signal {-status}" if status is not None and status < 0 else ""
         return f"the supervisor was ended{how} before the run was"
+
+
+def _size(file: Path) -> int:
+    with contextlib.suppress(OSError):
+        return file.stat().st_size
+    return 0
 
 
 def _code(status: int | None) -> int:

@@ -76,6 +76,24 @@ def test_killed_at_any_moment_and_resumed_it_ends_the_same(
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # nothing is made twice
 
 
+def test_what_an_earlier_supervisor_said_is_no_reason_for_how_this_one_ended(toy: Toy) -> None:
+    toy.start("--job", "pipeline", "--spec", "toy.yaml", *SLOW_PARTS)
+    toy.until("stages/make-*/part-0")
+    run = toy.last()
+    toy.kill_everything(run)
+    with (run.logs / "supervisor.log").open("a") as log:
+        log.write("cancelled by SIGTERM\n")
+    again = toy.start("runs", "resume", "last")
+    toy.until("stages/make-*/part-2")
+    supervisor = run.supervisor()
+    assert supervisor is not None
+    os.kill(supervisor["pid"], signal.SIGKILL)
+    said = again.communicate(timeout=30)[1]
+    assert again.returncode == 1
+    assert "cancelled by SIGTERM" not in said
+    assert "the supervisor was ended" in said
+
+
 def test_the_stage_dies_with_its_supervisor_and_so_does_what_it_started(toy: Toy) -> None:
     toy.start("--job", "pipeline", "--spec", "toy.yaml", "--set", "stages.use.mode=child")
     while not (number := toy.until("runs/*/child.pid").read_text()):
