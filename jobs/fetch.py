@@ -8,7 +8,16 @@ from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.job import Forecast, Job, Plan, PlanContext
 from eagle3ops.spec.base import StageSpec
-from eagle3ops.targets import EMBEDDED, TINY, changed_since, read_target_info, resolve, write_target_info
+from eagle3ops.targets import (
+    EMBEDDED,
+    TINY,
+    changed_since,
+    check_folder,
+    read_target_info,
+    refuse_unknown,
+    resolve,
+    write_target_info,
+)
 
 
 class FetchSpec(StageSpec):
@@ -25,13 +34,20 @@ class Fetch(Job):
     code: ClassVar[tuple[str, ...]] = ("eagle3ops.jobs.fetch", "eagle3ops.targets")
 
     def plan(self, ctx: PlanContext) -> Plan:
-        """What has to be downloaded is known for the built-in targets only."""
-        model = ctx.pipeline.target.model
+        """What has to be downloaded is known for the built-in targets only; a folder is looked at."""
+        target = ctx.pipeline.target
+        model, refusal = target.model, None
+        try:
+            folder = refuse_unknown(model, target.revision)
+            if folder is not None:
+                check_folder(folder)
+        except Eagle3opsError as error:
+            refusal = error
         known = {
             EMBEDDED: Forecast(disk_bytes=275_000_000, notes=("downloads 93 to 270 MB, unless it is in the cache",)),
             TINY: Forecast(disk_bytes=1_000_000, seconds=2.0),
         }
-        return Plan(outputs=("target.json",), forecast=known.get(model, Forecast()))
+        return Plan(outputs=("target.json",), forecast=known.get(model, Forecast()), refusal=refusal)
 
     def stale(self, out: Path) -> str | None:
         """The model's files have vanished or changed since."""

@@ -129,12 +129,7 @@ def describe(
     Raises:
         Eagle3opsError: a part is missing, torn or not understood; the file is named.
     """
-    layers, hidden, vocabulary = _shape(folder)
-    files = model_files(folder)
-    _require_parts(folder, [path.name for path in files])
-    for path in files:
-        if path.suffix == ".safetensors":
-            check_safetensors(path)
+    (layers, hidden, vocabulary), files = check_folder(folder)
     earlier = {(stamp.name, stamp.size, stamp.mtime_ns): stamp for stamp in known}
     total, done = float(sum(path.stat().st_size for path in files)), 0.0
     stamps = []
@@ -157,6 +152,23 @@ def describe(
         vocab_size=vocabulary,
         files=tuple(stamps),
     )
+
+
+def check_folder(folder: Path) -> tuple[tuple[int, int, int], list[Path]]:
+    """Check that a folder holds a usable target, by its names, its config and the headers of its weights.
+
+    Returns:
+        Layers, hidden size and vocabulary size; and the files that decide what it computes.
+
+    Raises:
+        Eagle3opsError: a part is missing, torn or not understood; the file is named.
+    """
+    shape, files = _shape(folder), model_files(folder)
+    _require_parts(folder, [path.name for path in files])
+    for path in files:
+        if path.suffix == ".safetensors":
+            check_safetensors(path)
+    return shape, files
 
 
 def fingerprint(stamps: Sequence[FileStamp]) -> str:

@@ -41,23 +41,33 @@ def resolve(
         RequestError: `model` names nothing.
         Eagle3opsError: it cannot be fetched, or is damaged.
     """
-    folder = _expanded(model)
+    folder = refuse_unknown(model, revision)
     builtin = {EMBEDDED: _embedded, TINY: _tiny}.get(model)
-    if revision is not None and (builtin or folder):
-        raise RequestError(
-            f"target.revision is {revision!r}, but {model} has no revisions", remedy="remove target.revision"
-        )
     if builtin:
         return builtin(ModelStore(cache), progress, info)
     if folder:
         return _described(folder.absolute(), folder.name, "folder", cache, progress)
-    if not _HUB_ID.fullmatch(model) or model.startswith((".", "~")):
+    place = hub.snapshot(model, revision=revision, trust_remote_code=trust_remote_code, info=info)
+    return _described(place, model, "hub", cache, progress)
+
+
+def refuse_unknown(model: str, revision: str | None) -> Path | None:
+    """The folder that a target's name means; None for one that is built in or of the hub. Nothing is fetched.
+
+    Raises:
+        RequestError: `model` names nothing, or `revision` is of something that has none.
+    """
+    folder, builtin = _expanded(model), model in (EMBEDDED, TINY)
+    if revision is not None and (builtin or folder):
+        raise RequestError(
+            f"target.revision is {revision!r}, but {model} has no revisions", remedy="remove target.revision"
+        )
+    if not builtin and not folder and (not _HUB_ID.fullmatch(model) or model.startswith((".", "~"))):
         raise RequestError(
             f"target.model: {model!r} is no folder, no model id of the hub (owner/name), and not built in",
             remedy=f"built in are {EMBEDDED} and {TINY}",
         )
-    place = hub.snapshot(model, revision=revision, trust_remote_code=trust_remote_code, info=info)
-    return _described(place, model, "hub", cache, progress)
+    return None if builtin else folder
 
 
 def _expanded(model: str) -> Path | None:

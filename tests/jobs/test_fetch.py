@@ -12,6 +12,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import PlanContext
 from eagle3ops.spec.models import Pipeline
 from eagle3ops.targets import read_target_info
+from eagle3ops.targets.tiny import make_tiny
 
 
 def pipeline(**target: Any) -> Pipeline:
@@ -46,6 +47,23 @@ async def test_what_was_fetched_is_written_down_and_watched(tmp_path: Path) -> N
     assert "tokenizer.json: No such file" in str(Fetch().stale(out))
     (out / "target.json").write_text("{")
     assert "target.json: damaged" in str(Fetch().stale(out))
+
+
+def test_a_target_that_is_not_there_or_not_whole_is_told_by_the_plan(tmp_path: Path) -> None:
+    def refusal(model: str, **more: Any) -> str:
+        ctx = PlanContext(
+            pipeline=pipeline(model=model, **more), spec=FetchSpec(), out=tmp_path, inputs={}, plans={}, cache=tmp_path
+        )
+        return str(Fetch().plan(ctx).refusal)
+
+    assert "'/nowhere' is no folder" in refusal("/nowhere")
+    assert "config.json: missing" in refusal(str(tmp_path))
+    assert "has no revisions" in refusal("tiny-random", revision="main")
+    make_tiny(tmp_path)
+    assert refusal(str(tmp_path)) == "None"
+    with (tmp_path / "model.safetensors").open("ab") as weights:
+        weights.truncate(1000)
+    assert "model.safetensors" in refusal(str(tmp_path))
 
 
 async def test_a_target_that_names_nothing(tmp_path: Path) -> None:
