@@ -79,15 +79,19 @@ def bound_by(profile: Profile) -> str:
             f"({profile.times.launches:.0f} launches a step). Larger batches, a larger target or more tokens a step "
             "use the time; a faster drafter does not"
         )
-    if share.get("communication", 0.0) >= _LONG:
-        return "bound by communication between GPUs: fewer GPUs a replica, or a faster all-reduce"
-    if drafting >= _LONG:
-        return "bound by the drafter: fewer draft steps, a narrower tree, or a smaller draft vocabulary"
-    if share.get("verify", 0.0) >= _LONG:
-        return "bound by verification, as it should be: what helps is a longer accept length or fewer draft tokens"
-    if share.get("decode", 0.0) >= _LONG:
-        return "bound by the target's own pass: there is room for a drafter"
-    return "bound by no single phase"
+    bounds = {
+        "bound by communication between GPUs: fewer GPUs a replica, or a faster all-reduce": share.get(
+            "communication", 0.0
+        ),
+        "bound by the drafter: fewer draft steps, a narrower tree, or a smaller draft vocabulary": drafting,
+        "bound by verification, as it should be: what helps is a longer accept length or fewer draft tokens": share.get(
+            "verify", 0.0
+        ),
+        "bound by the target's own pass: there is room for a drafter": share.get("decode", 0.0),
+    }
+    # Two may be long; the longer one is what the step is bound by.
+    words = max(bounds, key=lambda one: bounds[one])
+    return words if bounds[words] >= _LONG else "bound by no single phase"
 
 
 def sentence(profile: Profile, baseline: Profile | None) -> str:

@@ -118,6 +118,7 @@ def test_recordings_of_a_real_engine() -> None:
     [
         ({"verify": 6.0, "draft": 1.0}, "bound by verification"),
         ({"verify": 3.0, "draft": 4.0, "draft_extend": 1.0}, "bound by the drafter"),
+        ({"verify": 4.2, "draft": 2.8, "draft_extend": 0.7}, "bound by verification"),
         ({"verify": 3.0, "communication": 5.0}, "bound by communication"),
         ({"decode": 8.0}, "bound by the target's own pass"),
         ({"verify": 1.0}, "bound by launches"),
