@@ -67,7 +67,7 @@ class BuildSpec(StageSpec):
             try:
                 parse_arch(value)
             except RequestError as error:
-                raise ValueError(error.what) from error
+                raise ValueError(f"{error.what}: {error.remedy}") from error
         return value
 
     @field_validator("source", "python", "cuda_home")

@@ -10,6 +10,9 @@ from eagle3ops.errors import RequestError
 
 _NAME = re.compile(r"(?:sm_|compute_)?(\d{1,3})(?:\.(\d))?([af]?)", re.ASCII)
 
+_OLDEST = 2
+"""Major version of the oldest that any torch or nvcc still names."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Arch:
@@ -56,13 +59,17 @@ def parse_arch(text: str) -> Arch:
         RequestError: it is none.
     """
     found = _NAME.fullmatch(text.strip().lower())
+    meant = None
     if found is not None:
         number, minor, suffix = found.groups()
         if minor is not None:
-            return Arch(int(number), int(minor), suffix)
-        if len(number) >= 2:
-            return of_number(int(number), suffix)
-    raise RequestError(f"{text!r} is no GPU architecture", remedy="write it as sm_90, sm_100, sm_120 or 12.0")
+            meant = Arch(int(number), int(minor), suffix)
+        elif len(number) >= 2:
+            meant = of_number(int(number), suffix)
+    if meant is None or meant.major < _OLDEST:
+        # `sm_12` would be 1.2, of a GPU of 2009, and is never what somebody wants.
+        raise RequestError(f"{text!r} is no GPU architecture", remedy="write it as sm_90, sm_100, sm_120 or 12.0")
+    return meant
 
 
 def of_number(number: int, suffix: str = "") -> Arch:

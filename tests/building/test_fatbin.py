@@ -74,7 +74,7 @@ def test_names_of_architectures(text: str, arch: str) -> None:
     assert str(parse_arch(text)) == arch
 
 
-@pytest.mark.parametrize("text", ["", "sm_9", "hopper", "9.0b", "sm_90 a", "٩٠"])
+@pytest.mark.parametrize("text", ["", "sm_9", "sm_12", "1.2", "hopper", "9.0b", "sm_90 a", "٩٠"])
 def test_what_is_no_architecture(text: str) -> None:
     with pytest.raises(RequestError, match="no GPU architecture"):
         parse_arch(text)
