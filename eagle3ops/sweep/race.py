@@ -15,6 +15,7 @@ from eagle3ops.sweep.lane import Lane
 from eagle3ops.sweep.measurement import BASELINE, accept_of, block_prompts, measured, speedup
 from eagle3ops.sweep.memory import memory_of
 from eagle3ops.sweep.points import Point, Setting
+from eagle3ops.sweep.schedule import prompts_needed
 
 FINAL = "final"
 _REASON_CHARACTERS = 600
@@ -80,8 +81,14 @@ class Race:
                 await self._rung(rung, alive)
                 alive = self._halve(rung, alive)
                 await self._end_all_but({point.setting for point in alive} | {self.default.setting})
-            self.told.info("finals: the best of each concurrency beside the default and the baseline, on fresh prompts")
+            self.told.info("finals: the best of each concurrency beside the default and the baseline")
             for concurrency in sorted({point.concurrency for point in self.points}):
+                if not self._fresh(concurrency):
+                    needed = prompts_needed(halving, self.rules.final_pairs, concurrency)
+                    self.told.warn(
+                        f"the final at concurrency {concurrency} uses prompts that chose the point, which flatters it: "
+                        f"{len(self.prompts)} are held out, {needed} would be needed (stages.generate.heldout)"
+                    )
                 await self._final([point for point in alive if point.concurrency == concurrency])
         finally:
             await asyncio.gather(*(lane.close() for lane in self.lanes))
@@ -301,6 +308,9 @@ class Race:
         self.decisions.append(decisions)
         return kept
 
+    def _fresh(self, concurrency: int) -> bool:
+        return prompts_needed(self.rules.halving, self.rules.final_pairs, concurrency) <= len(self.prompts)
+
     async def _final(self, best: Sequence[Point]) -> None:
         """The winner of one concurrency beside the default and the baseline, on prompts that chose nobody."""
         ranked = [point for point in best if self.given_up(point) is None]
@@ -312,7 +322,7 @@ class Race:
             default = Point(self.default.setting, point.concurrency)
             halving = self.rules.halving
             start = sum(halving.pairs(rung) for rung in range(halving.rungs))
-            fresh = (start + self.rules.final_pairs) * block_prompts(point.concurrency) <= len(self.prompts)
+            fresh = self._fresh(concurrency=point.concurrency)
             while self.given_up(point) is None:
                 contenders = [point] if default == point or self.given_up(default) is not None else [point, default]
                 lane = next((one for one in self.lanes if point.setting in one.servers), self.lanes[0])

@@ -24,6 +24,11 @@ class Schedule:
     lanes: int
 
 
+def prompts_needed(halving: Halving, final_pairs: int, concurrency: int) -> int:
+    """Held-out prompts that it takes for the final to be on prompts that had no part in choosing its point."""
+    return (sum(halving.pairs(rung) for rung in range(halving.rungs)) + final_pairs) * block_prompts(concurrency)
+
+
 def schedule(
     points: Mapping[int, int], settings: int, halving: Halving, *, final_pairs: int, lanes: int, room: int
 ) -> Schedule:

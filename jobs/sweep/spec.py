@@ -10,7 +10,7 @@ from eagle3ops.jobs.serve import SpeculationSpec
 from eagle3ops.spec.base import Section, StageSpec
 from eagle3ops.sweep import constraints
 from eagle3ops.sweep.halving import Halving
-from eagle3ops.sweep.points import Axes, LeftOut, Point, Setting, expand, invalid
+from eagle3ops.sweep.points import Axes, LeftOut, Point, Setting, expand
 
 
 class VariantSpec(Section):
@@ -63,12 +63,6 @@ class PointSpec(SpeculationSpec):
     """Engine axis -> name of its value; the first value of every axis that is not named."""
     concurrency: tuple[int, ...] = ()
     """Those of the axes when left out."""
-
-    @model_validator(mode="after")
-    def _servable(self) -> "PointSpec":
-        if why := invalid(self.steps, self.topk, self.draft_tokens):
-            raise ValueError(f"{self.label} cannot be served: {why}")
-        return self
 
 
 class SweepSpec(StageSpec):

@@ -111,7 +111,7 @@ def test_a_point_that_was_lucky_in_two_pairs_and_dropped_is_not_taken_for_the_wi
     make_bench_run(tmp_path, BENCHED)
     make_sweep_run(tmp_path, BENCHED, SWEPT, sweep)
     assert drafters.bench(tmp_path, SWEPT)["chosen"] == TREE
-    with pytest.raises(Refused, match="3/4/16 reaches 1.05x"):
+    with pytest.raises(Refused, match=r"3/4/16 reaches 1\.05x"):
         drafters.promote(tmp_path, run=SWEPT)
     with pytest.raises(Refused, match="only 2 pairs of 2/1/3 were timed"):
         drafters.promote(tmp_path, run=SWEPT, setting="2/1/3")

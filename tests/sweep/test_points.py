@@ -88,7 +88,7 @@ def test_engine_axes_multiply_and_explicit_points_name_their_values() -> None:
         ({"axes": {"concurrency": []}}, "at least one concurrency"),
         ({"axes": {"engine": {"steps": {"x": {}}}}}, "cannot name an engine axis"),
         ({"axes": {"engine": {"nccl": {}}}}, "has no values"),
-        ({"points": [{"steps": 1, "topk": 2, "draft_tokens": 16}]}, "more draft tokens than the tree holds"),
+        ({"points": [{"steps": 1, "topk": 2, "draft_tokens": 16}]}, "a tree of 1 steps with topk 2 holds 3"),
         ({"points": [{"steps": 3, "topk": 1, "draft_tokens": 9}]}, "a chain"),
         ({"constraints": ["__import__('os')"]}, "holds Call"),
     ],

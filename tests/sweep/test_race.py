@@ -148,6 +148,7 @@ async def test_every_point_is_measured_beside_a_baseline_and_one_wins(tmp_path: 
     (won,) = found["winners"]
     assert won["launch_line"] == f"serve {won['setting']}"
     assert won["fresh_prompts"]
+    assert not any("prompts that chose the point" in said for said in world.said)
     assert won["is_default"] or won["over_default"]["low"] <= won["over_default"]["value"]
     assert {row["state"] for row in found["points"]} == {"finished", "dropped"}
     assert any(row["front"] for row in found["points"])
@@ -262,3 +263,8 @@ async def test_concurrencies_race_by_themselves_on_one_server(tmp_path: Path) ->
     assert all(world.starts[point.setting.label] == 1 for point in points)
     row = race.book.measured[(points[1].label, "0")]
     assert row["requests"] == 2 * 2 * 3  # pairs, prompts for each in flight, in flight
+    # 12 prompts are enough at 1, not at 3: the final is then not on fresh ones, and that is said.
+    assert [won["fresh_prompts"] for won in found["winners"]] == [True, False]
+    (told,) = [said for said in world.said if "prompts that chose the point" in said]
+    assert "at concurrency 3" in told
+    assert "12 are held out, 54 would be needed" in told
