@@ -18,6 +18,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec, StageSpec
+from eagle3ops.sweep.points import capacity
 from eagle3ops.targets import read_target_info
 
 if TYPE_CHECKING:
@@ -44,6 +45,12 @@ class SpeculationSpec(StageSpec):
     def _consistent(self) -> "SpeculationSpec":
         if self.topk == 1 and self.draft_tokens != self.steps + 1:
             raise ValueError(f"a chain (topk 1) of {self.steps} steps verifies {self.steps + 1} draft_tokens")
+        if self.draft_tokens > (most := capacity(self.steps, self.topk)):
+            # The engines would find that out after they have loaded everything.
+            raise ValueError(
+                f"a tree of {self.steps} steps with topk {self.topk} holds {most} draft_tokens at most, not "
+                f"{self.draft_tokens}"
+            )
         return self
 
     @property
@@ -84,7 +91,7 @@ class Serve(Job):
             ctx, speculation=True, topk=chosen.topk, steps=chosen.steps, draft_tokens=chosen.draft_tokens
         )
         forecast = engine_forecast(ctx, rows=1, length=512, notes=notes)
-        refusal = engine_refusal(ctx, speculation=True, layers=spec.aux_layers)
+        refusal = engine_refusal(ctx, speculation=True, layers=spec.aux_layers) or taken_port(spec)
         return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=forecast, refusal=refusal)
 
     async def run(self, ctx: Context) -> None:
@@ -126,6 +133,18 @@ class Serve(Job):
             ctx.info(f"serving at {', '.join(client.urls)}")
             if spec.hold:
                 await hold(ctx, client)
+
+
+def taken_port(spec: ServeStageSpec) -> RequestError | None:
+    """Why the port that is asked for cannot be had now; None where it can. Hours of training come before it is used."""
+    from eagle3ops.engines.places import refuse_taken_port
+
+    try:
+        if spec.port is not None:
+            refuse_taken_port("127.0.0.1", spec.port)
+    except RequestError as error:
+        return error
+    return None
 
 
 async def hold(ctx: Context, fleet: "Fleet", every_s: float = 5.0) -> None:

@@ -114,10 +114,11 @@ def plan_context(ctx: Context) -> PlanContext:
 def shared(setting: "ServeSpec", rows: int, length: int) -> "ServeSpec":
     """The same server with only as large a cache of keys and values as `rows` requests of `length` tokens need: the
     first of several on one GPU would take all of it."""
+    # What has to wait in the server's queue is no load of so many at once.
+    setting = replace(setting, max_running_requests=max(rows, setting.max_running_requests))
     if not on_gpu(setting.device):
         return setting
-    tokens = max(LEAST_POOL_TOKENS, rows * (length + MARGIN_TOKENS) * 5 // 4)
-    return replace(setting, pool_tokens=tokens, max_running_requests=max(rows, setting.max_running_requests))
+    return replace(setting, pool_tokens=max(LEAST_POOL_TOKENS, rows * (length + MARGIN_TOKENS) * 5 // 4))
 
 
 @asynccontextmanager

@@ -53,6 +53,8 @@ class CompareSpec(StageSpec):
             if place != OURS and not place.startswith(RUN):
                 place = str(expanded(place).absolute())
             found.append(name + separator + place)
+        if not found:
+            raise ValueError("nobody is compared: name at least one drafter")
         if len(set(found)) != len(found):
             raise ValueError("a drafter is named twice")
         return tuple(found)

@@ -1,6 +1,8 @@
 """Which servers are up together, which loads are made, which divergences count, who takes part: without a server."""
 
 import json
+import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ from hypothesis import strategies as st
 
 from eagle3ops.answers import AnswerRow
 from eagle3ops.bench.contest import accept_difference, duel
-from eagle3ops.bench.lineup import SHARE, line_up
+from eagle3ops.bench.lineup import SHARE, line_up, shared
 from eagle3ops.bench.load import LoadResult, Timed
 from eagle3ops.bench.paired import Sample
 from eagle3ops.bench.parting import first_divergence, torn
+from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import Answer, EngineError, parse_logprobs
 from eagle3ops.errors import RequestError
 from eagle3ops.jobs.bench.loads import fill_bucket, ladder
@@ -23,6 +26,9 @@ from eagle3ops.jobs.compare.contenders import CompareSpec, contenders, drafter_f
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec
 from eagle3ops.prompts import load_prompts
 from eagle3ops.prompts.questions import bundled_questions
+from eagle3ops.runs.job import load_registry
+from eagle3ops.runs.planning import admit, plan_stages
+from eagle3ops.spec.load import parse_pipeline
 from eagle3ops.spec.models import EngineSpec
 
 GIB = 1 << 30
@@ -194,6 +200,44 @@ def test_everyone_has_a_name_of_its_own(tmp_path: Path) -> None:
 def test_drafters_named_twice_or_not_at_all_are_refused(drafters: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"named twice|names no drafter"):
         CompareSpec(drafters=drafters)
+
+
+def test_a_comparison_of_nobody_is_refused() -> None:
+    with pytest.raises(ValueError, match="name at least one drafter"):
+        CompareSpec(drafters=())
+
+
+@pytest.mark.parametrize(
+    ("steps", "topk", "tokens", "why"),
+    [
+        (3, 1, 8, "a chain (topk 1) of 3 steps verifies 4 draft_tokens"),
+        (1, 4, 64, "a tree of 1 steps with topk 4 holds 5 draft_tokens at most, not 64"),
+    ],
+)
+def test_a_setting_that_no_engine_can_serve_is_refused_before_one_loads(
+    steps: int, topk: int, tokens: int, why: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        SpeculationSpec(steps=steps, topk=topk, draft_tokens=tokens)
+    assert SpeculationSpec(steps=1, topk=4, draft_tokens=5)
+
+
+def test_as_many_requests_as_are_sent_are_answered_at_once_without_a_gpu_too() -> None:
+    spec = ServeSpec(model=Path("/m"), port=1, device="cpu", max_running_requests=32)
+    assert shared(spec, 64, 100).max_running_requests == 64
+    assert shared(spec, 8, 100) == spec
+
+
+def test_a_port_that_is_taken_is_refused_before_hours_of_training(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        text = f"schema: 1\nname: x\ntarget: {{model: tiny-random}}\nstages: {{serve: {{port: {port}}}}}\n"
+        registry = load_registry()
+        planned = plan_stages(parse_pipeline(text, "x", registry.specs()), registry, tmp_path / "r", tmp_path / "c")
+        with pytest.raises(RequestError, match=f"port {port} is taken"):
+            admit(planned, tmp_path)
 
 
 def test_bundled_questions_are_some_dozens_in_each_category() -> None:

@@ -36,6 +36,19 @@ def test_no_points_is_refused_with_the_reasons(tmp_path: Path) -> None:
     assert "needs a number of draft tokens" in str(found.refusal)
 
 
+def test_an_axis_without_values_is_named(tmp_path: Path) -> None:
+    found = plan(tmp_path, {"axes": {"steps": []}})
+    assert found.refusal is not None
+    assert found.refusal.what == "the sweep has no points: steps has no values"
+
+
+def test_too_few_prompts_for_a_fresh_final_are_told_before(tmp_path: Path) -> None:
+    found = plan(tmp_path, {"axes": {"concurrency": [1, 8]}, "first_pairs": 4, "final_pairs": 8})
+    (told,) = [note for note in found.forecast.notes if "chose the point" in note]
+    assert told.startswith("the final at concurrency 8 ")
+    assert "576 held-out prompts would be needed" in told
+
+
 def test_a_constraint_on_no_axis_is_refused(tmp_path: Path) -> None:
     found = plan(tmp_path, {"constraints": ["attention == 'fa3'"]})
     assert found.refusal is not None
