@@ -100,7 +100,8 @@ class LogFact:
 
 def on_gpu(device: str) -> bool:
     """Whether `engine.device` means a GPU on this machine."""
-    return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
+    # A container may have been given the fourth of them alone.
+    return device.startswith("cuda") or (device == "auto" and any(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def speculation_flags(spec: ServeSpec) -> list[str]:

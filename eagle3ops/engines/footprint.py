@@ -8,16 +8,20 @@ from typing import Any
 from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
 from eagle3ops.engines.base import Explains, ServeSpec, on_gpu
 from eagle3ops.engines.registry import adapter
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.locations import expanded
 from eagle3ops.runs.job import Forecast, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec
+from eagle3ops.telemetry.gpus import inventory
 
 PROCESS_BYTES = {"sglang": 3200 << 20, "vllm": 3600 << 20}
 """Processes of an engine before it holds a weight, measured on a CPU: SGLang's three are 1 GiB each; vLLM's three are
 2.5 GiB together, and 1 GiB is for keys and values."""
 _PROCESS_BYTES = 600 << 20
 """A Python process that has loaded torch, measured on a CPU."""
+
+SHOWN_PORT = 30000
+"""In launch lines, where the pipeline names none: a free one is taken when the server starts."""
 
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 
@@ -108,10 +112,29 @@ def engine_refusal(
     """
     asked = _asked(ctx, speculation, hidden_states, layers, temperature=temperature)
     try:
+        require_gpu(asked)
         adapter(ctx.pipeline.engine.name).require(asked)
     except Eagle3opsError as error:
         return error
     return None
+
+
+def require_gpu(spec: ServeSpec) -> None:
+    """Return if the machine has the GPU that `engine.device` names.
+
+    Raises:
+        RequestError: it has none, with what the driver says.
+    """
+    # ROCm calls its GPUs cuda too, and the NVIDIA driver knows nothing of them.
+    if not spec.device.startswith("cuda") or Path("/dev/kfd").exists():
+        return
+    found = inventory()
+    if not found.gpus:
+        why = f": {found.absent}" if found.absent else ""
+        raise RequestError(
+            f"engine.device is {spec.device}, and no GPU is found on this machine{why}",
+            remedy="set engine.device to cpu or auto, or run on a host with one (--host); eagle3ops doctor tells more",
+        )
 
 
 def engine_notes(
@@ -138,20 +161,27 @@ def engine_notes(
         notes.append(f"{engine.replicas} replicas{each}; requests are spread over them")
     if isinstance(chosen, Explains):
         asked = _asked(ctx, speculation, hidden_states, None, topk=topk, **known)
-        notes += chosen.explain(asked)
+        explained = chosen.explain(asked)
+        notes += explained
+        if explained and speculation and asked.nodes == 1:
+            notes.append(f"launch line: {chosen.launch_line(asked)}")
     return tuple(notes)
 
 
 def _asked(
     ctx: PlanContext, speculation: bool, hidden_states: bool, layers: AuxLayersSpec | None, **known: Any
 ) -> ServeSpec:
-    """What a stage would serve, as far as that is known before the stages it needs have run."""
-    somewhere = Path("/")
+    """What a stage would serve, as far as that is known before the stages it needs have run.
+
+    What is not known yet stands in launch lines by a word that nobody takes for a path.
+    """
+    trained = ctx.inputs.get("train")
+    drafter = Path("DRAFTER") if trained is None else trained / "drafter"
     return ServeSpec.of(
         ctx.pipeline.engine,
-        model=_target_folder(ctx) or somewhere,
-        port=0,
-        drafter=somewhere if speculation else None,
+        model=_target_folder(ctx) or Path("TARGET"),
+        port=getattr(ctx.pipeline.stages.get("serve"), "port", None) or SHOWN_PORT,
+        drafter=drafter if speculation else None,
         aux_layers=AuxLayers((0,), 1) if layers is not None and speculation else None,
         return_hidden_states=hidden_states,
         trust_remote_code=ctx.pipeline.target.trust_remote_code,

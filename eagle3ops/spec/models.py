@@ -67,8 +67,8 @@ class EngineSpec(Section):
     """`reference` comes with eagle3ops."""
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "bfloat16"
     """In which the target's weights are kept and computed with."""
-    device: str = "auto"
-    """`cpu`, `cuda`, or `auto`: a GPU where there is one."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`cpu`, `cuda`, or `auto`: a GPU where there is one. Which GPUs is decided by leases and CUDA_VISIBLE_DEVICES."""
     max_running_requests: int = Field(default=32, ge=1)
     """Requests that are answered at once; more wait."""
     gpus: int = Field(default=1, ge=0)

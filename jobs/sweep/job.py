@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.base import on_gpu
-from eagle3ops.engines.footprint import engine_forecast, engine_refusal
+from eagle3ops.engines.footprint import SHOWN_PORT, engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.jobs.sweep.spec import SweepSpec, VariantSpec, expand_spec, halving_of
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from eagle3ops.engines.base import ServeSpec
     from eagle3ops.engines.client import EngineClient
     from eagle3ops.sweep.lane import Lane
-
-PORT = 30000
-"""In launch lines, where the pipeline names none."""
 
 
 class Sweep(Job):
@@ -57,8 +54,9 @@ class Sweep(Job):
             return Plan(outputs=("sweep.json",), refusal=error)
         refusal = refused(ctx, spec)
         if not points:
+            empty = [f"{name} has no values" for name in ("steps", "topk") if not getattr(spec.axes, name)]
             refusal = RequestError(
-                "the sweep has no points: " + "; ".join(one.words for one in left_out),
+                "the sweep has no points: " + "; ".join([*empty, *(one.words for one in left_out)]),
                 remedy="name values in stages.sweep.axes, or points in stages.sweep.points",
             )
         resident = min(max(spec.per_gpu, 2), len({point.setting for point in points})) + 1
@@ -137,7 +135,7 @@ def refused(ctx: PlanContext, spec: SweepSpec) -> Eagle3opsError | None:
 
 def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[list[str], float | None]:
     """What a sweep comes to: notes, and seconds where the speed of this engine is known from earlier stages."""
-    from eagle3ops.sweep.schedule import schedule
+    from eagle3ops.sweep.schedule import prompts_needed, schedule
 
     halving, engine = halving_of(spec), ctx.pipeline.engine
     gpus = wanted_gpus(ctx.pipeline) if on_gpu(engine.device) else 0
@@ -160,6 +158,14 @@ def forecast(ctx: PlanContext, spec: SweepSpec, points: list[Point]) -> tuple[li
         f"settings and a baseline side by side on each of {found.lanes} lane{'s' * (found.lanes != 1)}, "
         f"{found.requests} timed requests",
     ]
+    heldout = getattr(ctx.pipeline.stages.get("generate"), "heldout", None)
+    for concurrency in by_load:
+        needed = prompts_needed(halving, spec.final_pairs, concurrency)
+        if isinstance(heldout, int) and heldout < needed:
+            notes.append(
+                f"the final at concurrency {concurrency} uses prompts that chose the point, which flatters it: "
+                f"{needed} held-out prompts would be needed, stages.generate.heldout is {heldout}"
+            )
     start_s, token_s = _known_speed(ctx)
     if start_s is None or token_s is None:
         return notes, None
@@ -269,7 +275,7 @@ def launch_line(ctx: Context, spec: SweepSpec, stage: ServeStageSpec, setting: S
     """The command that serves a setting where it has its GPUs to itself."""
     from eagle3ops.engines.registry import adapter
 
-    served = serve_spec_of(ctx, spec, stage, setting, stage.port or PORT)
+    served = serve_spec_of(ctx, spec, stage, setting, stage.port or SHOWN_PORT)
     return adapter(ctx.pipeline.engine.name).launch_line(replace(served, pool_tokens=None))
 
 

@@ -12,7 +12,8 @@ import sglang_packages
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3ops.engines.base import Explains, ServeSpec, Versioned
+from eagle3ops.engines import footprint
+from eagle3ops.engines.base import Explains, ServeSpec, Versioned, on_gpu
 from eagle3ops.engines.gpu_memory import Returned, held_by, least_bytes, require_room, wait_returned
 from eagle3ops.engines.registry import adapter
 from eagle3ops.engines.sglang import adapter as module
@@ -219,6 +220,7 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServeSpec:
     sglang_packages.kernels(site, fa3=False)
     sglang_packages.flashinfer(stub, stub=True)
     monkeypatch.setattr(module, "capability", lambda spec: (9, 0))
+    monkeypatch.setattr(footprint, "require_gpu", lambda spec: None)
     monkeypatch.delenv("SGLANG_IS_FLASHINFER_AVAILABLE", raising=False)
     return replace(DRAFT, python=sys.executable, variables={"PYTHONPATH": f"{stub}:{site}"})
 
@@ -450,3 +452,64 @@ def test_a_drafter_that_would_fail_is_refused_by_its_files(
     assert "eagle3ops lint" in str(caught.value)
     refuse_wrong_drafter("sglang", replace(spec, return_hidden_states=True))
     refuse_wrong_drafter("reference", spec)
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        (("--speculative-num-steps", "9"), "stages.serve.speculation"),
+        (("--speculative-num-s=9",), "stages.serve.speculation"),
+        (("--port", "1"), "stages.serve.port"),
+        (("--model", "/other"), "target.model"),
+        (("--tensor-parallel-size", "4"), "engine.gpus"),
+        (("--dtype", "float16"), "engine.dtype"),
+    ],
+)
+def test_an_argument_that_would_override_a_setting_unseen_is_refused(
+    staged: ServeSpec, given: tuple[str, ...], setting: str
+) -> None:
+    with pytest.raises(RequestError, match="would override") as refused:
+        SGLANG.require(replace(staged, arguments=given))
+    assert refused.value.remedy == f"set {setting}"
+
+
+def test_settings_that_are_only_choices_may_be_given_as_arguments(staged: ServeSpec) -> None:
+    SGLANG.require(replace(staged, arguments=("--mem-fraction-static", "0.8", "--max-running-requests", "8")))
+
+
+@pytest.mark.skipif(on_gpu("auto"), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    text = "schema: 1\nname: x\ntarget: {model: tiny-random}\nengine: {name: reference, device: cuda}\n"
+    registry = load_registry()
+    planned = plan_stages(parse_pipeline(text, "x.yaml", registry.specs()), registry, tmp_path / "r", tmp_path / "c")
+    refused = {stage.name for stage in planned if "no GPU is found" in str(stage.plan.refusal)}
+    assert refused >= {"generate", "serve", "bench"}
+
+
+def test_a_device_that_nobody_has_is_no_cpu() -> None:
+    with pytest.raises(SpecError, match=r"engine\.device: expected 'auto', 'cpu' or 'cuda', got 'gpu'"):
+        parse_pipeline(
+            "schema: 1\nname: x\ntarget: {model: tiny-random}\nengine: {device: gpu}\n",
+            "x.yaml",
+            load_registry().specs(),
+        )
+
+
+def test_a_plan_shows_launch_lines_that_name_what_is_not_there_yet(staged: ServeSpec, tmp_path: Path) -> None:
+    text = (
+        f"schema: 1\nname: x\ntarget: {{model: {tmp_path}}}\n"
+        f"engine: {{name: sglang, device: cuda, python: {staged.python}, gpus: 8, environment: "
+        f"{{PYTHONPATH: {staged.variables['PYTHONPATH']}}}NODES}}\nstages: {{serve: {{port: 30123}}}}\n"
+    )
+    registry, told = load_registry(), {}
+    for nodes in ("", ", nodes: {count: 2, coordinator: 'a:20000'}"):
+        pipeline = parse_pipeline(text.replace("NODES", nodes), "x.yaml", registry.specs())
+        planned = {one.name: one for one in plan_stages(pipeline, registry, tmp_path / "r", tmp_path / "c")}
+        (told[nodes],) = [note for note in planned["serve"].plan.forecast.notes if "launch_server" in note]
+    alone, other = told.values()
+    assert alone.startswith("launch line: env ")
+    for line in (alone, other):
+        assert "--model-path TARGET " in line
+        assert "--speculative-draft-model-path DRAFTER " in line
+        assert "--port 30123" in line
+    assert "--node-rank 1" in other

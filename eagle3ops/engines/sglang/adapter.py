@@ -91,6 +91,7 @@ class SglangAdapter:
     def require(self, spec: ServeSpec) -> None:
         """See `Adapter.require`."""
         here = requirements.check(spec)
+        flags.refuse_owned(spec.arguments, here.flags or flags.Flags(frozenset(), {}), "engine.arguments")
         if here.flags is not None:
             # First what a person wrote, so that it is not taken for a fault of ours.
             flags.check(spec.arguments, here.flags, here.version, "engine.arguments")
@@ -219,8 +220,18 @@ class SglangAdapter:
         if here is None:
             return ()
         told = [f"SGLang {here.version} of {here.python}"]
-        if numbers(here.version) not in requirements.READ:
+        number = numbers(here.version)
+        if not requirements.OLDEST <= number < requirements.BEFORE:
+            # That it is not known is the refusal's to tell.
+            return ()
+        if number not in requirements.READ:
             told[0] += ": not tried; its options are those that its own source has"
+        if here.flags is None:
+            told[0] += "; its options cannot be read in its source, so none is checked before the start"
+        told.append(
+            "metrics, and a line of the log every 10 decode steps, for the watchdog; no grammar back end: nobody here "
+            "asks for structured output"
+        )
         if not on_gpu(spec.device):
             return (*told, "attention backend torch_native, one request batch after the other: there is no GPU")
         told += [choice.why for choice in self._choices(spec)]
@@ -240,7 +251,7 @@ class SglangAdapter:
         variables = [
             f"{name}={value}"
             for name, value in self.environment(spec).items()
-            if name.startswith("SGLANG_") or name in spec.variables
+            if name.startswith("SGLANG_") or name == "CUDA_HOME" or name in spec.variables
         ]
         return shlex.join([*(["env", *variables] if variables else []), *self.argv(spec)])
 

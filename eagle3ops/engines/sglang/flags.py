@@ -162,6 +162,49 @@ def _literal(kind: ast.expr) -> tuple[str, ...]:
     return ()
 
 
+OWNED: Mapping[str, str] = {
+    "--model-path": "target.model", "--model": "target.model",
+    "--port": "stages.serve.port",
+    "--dtype": "engine.dtype",
+    "--device": "engine.device",
+    "--random-seed": "seed",
+    "--tp-size": "engine.gpus", "--tensor-parallel-size": "engine.gpus",
+    "--nnodes": "engine.nodes", "--node-rank": "engine.nodes",
+    "--dist-init-addr": "engine.nodes", "--nccl-init-addr": "engine.nodes",
+    "--speculative-algorithm": "stages.serve.speculation",
+    "--speculative-draft-model-path": "stages.serve.speculation",
+    "--speculative-draft-model": "stages.serve.speculation",
+    "--speculative-num-steps": "stages.serve.speculation",
+    "--speculative-eagle-topk": "stages.serve.speculation",
+    "--speculative-num-draft-tokens": "stages.serve.speculation",
+}  # fmt: skip
+"""Options that are passed from a setting of the pipeline file. Given once more they would override it unseen: another
+server would be measured than every record says, or none would answer at the port that is asked."""
+
+
+def refuse_owned(words: Sequence[str], flags: Flags, where: str) -> None:
+    """Refuse an option that a setting of the pipeline file decides, also where it is abbreviated.
+
+    Raises:
+        RequestError: with the setting.
+    """
+    for word in words:
+        name = word.partition("=")[0]
+        if not _OPTION.fullmatch(name):
+            continue
+        meant = flags.meant(name) or [name]
+        setting = OWNED.get(meant[0]) if len(meant) == 1 else None
+        if setting is not None:
+            raise RequestError(
+                f"{where}: {name} would override {setting}, unseen by all records", remedy=f"set {setting}"
+            )
+        if "--api-key" in meant[:1]:
+            raise RequestError(
+                f"{where}: with {name} the server would refuse what eagle3ops asks it",
+                remedy="leave it out: servers listen on loopback; put a proxy before one that others are to reach",
+            )
+
+
 def given(words: Sequence[str], name: str) -> bool:
     """Whether a command line sets an option, by its whole name."""
     return any(word == name or word.startswith(f"{name}=") for word in words)
