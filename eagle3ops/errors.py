@@ -86,3 +86,9 @@ class Interrupted(Eagle3opsError):
     """Ended by SIGINT or SIGTERM."""
 
     exit_code = ExitCode.INTERRUPTED
+
+
+def first_of(failures: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
+    """The first failure of several tasks, which says what a person can act on; the group's own words do not."""
+    inner = failures.exceptions[0]
+    return first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eagle3ops.bench.cases import BASELINE, Case, Measured, run_cases
-from eagle3ops.bench.load import first_of
 from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, first_of
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.job import PlanContext
 from eagle3ops.words import human_bytes

@@ -15,7 +15,7 @@ from eagle3ops.bench.arrivals import Arrivals, arrivals
 from eagle3ops.bench.measure import accept_stats
 from eagle3ops.bench.paired import Interval, Ratio, Sample, ratio, throughput_interval
 from eagle3ops.engines.client import Answer, EngineClient, EngineError, Sampling
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, first_of
 
 BLOCK_PROMPTS_PER_CLIENT = 4
 """Prompts of a block for every request in flight, so that its end, when fewer are in flight, weighs little."""
@@ -243,9 +243,3 @@ def _parsed(timed: Timed, pieces: Sequence[tuple[float, bytes]]) -> Timed:
     (began, _), *rest = pieces
     answer, times = arrivals(began, rest)
     return replace(timed, answer=answer, arrivals=times)
-
-
-def first_of(failures: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
-    """The first failure of several tasks, which says what a person can act on; the group's own words do not."""
-    inner = failures.exceptions[0]
-    return first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -8,7 +8,7 @@ from typing import Any
 from eagle3ops.bench.load import ServerFailed
 from eagle3ops.bench.paired import Ratio
 from eagle3ops.engines.client import Sampling
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, first_of
 from eagle3ops.sweep.book import Book
 from eagle3ops.sweep.halving import Decision, Halving, decide
 from eagle3ops.sweep.lane import Lane
@@ -145,7 +145,7 @@ class Race:
                 for lane in self.lanes:
                     group.create_task(self._work(lane, rung, waiting))
         except* Eagle3opsError as failures:
-            raise _first(failures) from failures
+            raise first_of(failures) from failures
 
     async def _work(self, lane: Lane, rung: int, waiting: list[Point]) -> None:
         """Take points from the common list, those first whose servers are up here, until none is left."""
@@ -355,11 +355,6 @@ def log_role(lane: str, setting: str) -> str:
     """
     words = f"engine-sweep-{lane}-{setting}".lower()
     return "".join(c if c.isalnum() and c.isascii() else "-" for c in words)[:120]
-
-
-def _first(failures: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
-    inner = failures.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 def _interval(ratio: Ratio) -> str:
