@@ -123,7 +123,12 @@ def _ask(
             remedy="is its disk reachable?",
         ) from error
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        why = str(error)
+        if isinstance(error, subprocess.CalledProcessError):
+            # The last line is the one that says what went wrong, of a Python as of anything else.
+            last = error.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+            why = f"exit code {error.returncode}" + "".join(f": {line[:300]}" for line in last)
         raise RequestError(
-            f"engine.python: {python} is no Python that can say what is installed: {type(error).__name__}",
+            f"engine.python: {python} is no Python that can say what is installed: {why}",
             remedy=f"try it: {python} -c 'import {engine}'",
         ) from error

@@ -26,7 +26,7 @@ from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.words import UNDECIDED
 
 WORDS = {
-    "": "the pipeline of this run has no bench stage",
+    "": "this run has no bench stage",
     "waiting": "the bench stage has not run yet",
     "running": "the bench stage is running; its figures come when it is done",
     "failed": "the bench stage has failed; its log says why",
@@ -75,6 +75,8 @@ class Case:
     """The setting that `over_default` compares with."""
     over_default: Mapping[str, Speedup] = field(default_factory=dict)
     """Settings that were measured side by side with the default, and how much faster they are."""
+    flattered: str = ""
+    """The setting whose last measurement was on prompts that had chosen it."""
 
     def verdict(self, name: str) -> Verdict | None:
         """The verdict of that name."""
@@ -154,6 +156,7 @@ def swept_case(root: Path, out: Output) -> Case | str:
         launch={point.setting: point.launch_line for point in sweep.points if point.concurrency == sweep.decisive},
         default=sweep.default,
         over_default={won.setting: won.over_default} if won is not None and won.over_default is not None else {},
+        flattered=won.setting if won is not None and not won.fresh else "",
     )
 
 
@@ -241,6 +244,8 @@ def judge(case: Case, setting: Setting, current: "Current | None") -> Judgement:
         refusals.append(f"not faster than what is promoted now, {case.default}, beyond noise: {interval}")
     if case.bench.served and setting.label != case.bench.served:
         cautions.append(f"accept length and equality were measured at {case.bench.served}, not at {setting.label}")
+    if setting.label == case.flattered:
+        cautions.append("its final was on prompts that chose it, as too few were held out: that flatters it")
     if speedup is not None and speedup.pairs is not None and LEAST_PAIRS <= speedup.pairs < FEW_PAIRS:
         cautions.append(f"only {speedup.pairs} pairs were timed")
     return Judgement(setting.label, tuple(refusals), tuple(cautions))

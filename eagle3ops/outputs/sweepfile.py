@@ -54,6 +54,8 @@ class Winner:
     tokens_per_s: float | None
     accept_length: float | None
     launch_line: str
+    fresh: bool = True
+    """Its final was on prompts that had no part in choosing it; of others the best of many is partly lucky."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,7 @@ def _winners(rows: list[Any]) -> list[Winner]:
                 tokens_per_s=number(won.get("tokens_per_s")),
                 accept_length=number(won.get("accept_length")),
                 launch_line=text(won.get("launch_line"), _LINE),
+                fresh=won.get("fresh_prompts") is not False,
             )
         )
     return found

@@ -52,6 +52,8 @@ def sweep_tables(made: Output | None) -> "tuple[Table, ...]":
     if rows:
         names = ("point", "over baseline", "95 % interval", f"over the default {sweep.default}", "launch line")
         note = "Measured once more, beside the baseline and the default, on prompts that had no part in choosing it."
+        if stale := [one.label for one in sweep.winners if not one.fresh]:
+            note += f" Not so for {', '.join(stale)}: too few prompts were held out, which flatters it."
         tables.append(Table("Winners", names, rows, note=note))
     return tuple(tables)
 

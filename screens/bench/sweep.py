@@ -64,7 +64,7 @@ def _told(found: Mapping[Any, Any], points: int) -> str:
     parts = [f"{points} points"]
     parts += [f"{left_out:.0f} combinations left out"] if left_out else []
     parts += [f"{starts:.0f} server starts"] if starts is not None else []
-    parts += [f"{failures:.0f} servers died or hung"] if failures else []
+    parts += [f"{failures:.0f} server{'s' * (failures != 1)} died or hung"] if failures else []
     parts += [human_seconds(seconds)] if seconds is not None and 0 <= seconds < 1e9 else []
     return ", ".join(parts)
 

@@ -177,6 +177,11 @@ def test_an_engine_that_is_not_there_is_missed_by_name(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="not installed") as caught:
         demand(empty)
     assert "pip install sglang==0.5.14" in str(caught.value)
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho 'libpython3.12.so: cannot open shared object file' >&2\nexit 127\n")
+    broken.chmod(0o755)
+    with pytest.raises(RequestError, match=r"exit code 127: libpython3\.12\.so: cannot open"):
+        demand(broken)
     liar = tmp_path / "liar"
     liar.write_text("#!/bin/sh\necho '[1]'\n")
     liar.chmod(0o755)

@@ -251,6 +251,9 @@ def test_sampling_with_a_drafter_is_refused_where_it_would_end_the_server(staged
 def test_an_option_of_another_version_is_refused_before_the_start(staged: ServeSpec, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"engine\.arguments: SGLang 0\.5\.14 knows no --attn-dp-size"):
         SGLANG.require(replace(staged, arguments=("--attn-dp-size", "2")))
+    changed = flags.Flags(frozenset({"--dp-size", "--attn-cp-size"}), {})
+    with pytest.raises(RequestError, match="this version calls it --dp-size N --enable-dp-attention"):
+        flags.check(("--attn-dp-size", "2"), changed, "0.5.14", "engine.arguments")
     with pytest.raises(RequestError, match=r"engine\.attention_backend: .*has no 'tritton'"):
         SGLANG.require(replace(staged, attention_backend="tritton"))
     later = tmp_path / "later"

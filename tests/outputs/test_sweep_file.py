@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from sweep_worlds import TREE, make_bench_run, make_sweep_run, point, ratio, sweep_json
 
 from eagle3ops.errors import Refused
+from eagle3ops.jobs.report_sweep import sweep_tables
 from eagle3ops.outputs import drafters
+from eagle3ops.outputs.lineage import outputs
 from eagle3ops.outputs.sweepfile import as_bench, parse_sweep
 
 BENCHED, SWEPT = "20261130-010000-toy-aaaa", "20261130-020000-toy-bbbb"
@@ -103,6 +105,18 @@ def test_what_is_not_better_beyond_noise_is_refused(
     with pytest.raises(Refused, match=why):
         drafters.promote(tmp_path, run=SWEPT, setting=TREE)
     assert why in " ".join(drafters.bench(tmp_path, SWEPT)["gate"][TREE]["refusals"])
+
+
+def test_a_final_on_prompts_that_chose_its_point_is_told_with_the_gate_and_in_the_report(tmp_path: Path) -> None:
+    sweep = sweep_json()
+    make_bench_run(tmp_path, BENCHED)
+    make_sweep_run(tmp_path, BENCHED, SWEPT, sweep)
+    assert not any("flatters" in one for one in drafters.bench(tmp_path, SWEPT)["gate"][TREE]["cautions"])
+    sweep["winners"][0]["fresh_prompts"] = False
+    again = make_sweep_run(tmp_path, BENCHED, "20261130-030000-toy-cccc", sweep)
+    assert any("flatters" in one for one in drafters.bench(tmp_path, again.run_id)["gate"][TREE]["cautions"])
+    made = next(one for one in outputs(tmp_path, "sweep") if "fresh_prompts" in (one.folder / "sweep.json").read_text())
+    assert f"Not so for {TREE} @1" in sweep_tables(made)[-1].note
 
 
 def test_a_point_that_was_lucky_in_two_pairs_and_dropped_is_not_taken_for_the_winner(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ async def test_the_room_shows_the_points_and_the_winner(tmp_path: Path) -> None:
             pilot, "Sweep ─", "recommended: 3/4/16", "3/4/16 may be promoted", "winner: serve --at 3/4/16"
         )
         assert "1.25x (1.15 to 1.35) of the default 3/1/4" in " ".join(text.split())
-        assert "1 servers died or hung" in " ".join(text.split())
+        assert "1 server died or hung" in " ".join(text.split())
 
 
 def answer(tmp_path: Path) -> Any:

@@ -249,7 +249,7 @@ def _instead(name: str, flags: Flags, meant: Sequence[str]) -> str:
     if change is not None and change.new and flags.meant(change.new.partition(" ")[0]):
         return f"it is {change.new} since {change.gone_in}"
     back = next((each.old for each in renamed().values() if each.new.partition(" ")[0] == name), None)
-    if back is not None and back in flags:
+    if back is not None and back.partition(" ")[0] in flags:
         return f"this version calls it {back}"
     if change is not None and not change.new:
         return f"leave it out: {change.why}" if change.why else "leave it out: it is gone, and nothing took its place"
