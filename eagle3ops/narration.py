@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TextIO
 
 from eagle3ops.runs.events import Event
-from eagle3ops.words import human_seconds, outcome_of, outcome_word, plain
+from eagle3ops.words import headline, human_seconds, outcome_of, outcome_word, plain
 
 
 class Narrator(Protocol):
@@ -88,7 +88,7 @@ def _run_line(data: Mapping[str, Any]) -> str | None:
     if status == "running":
         return f"run: started, {len(data.get('stages', ()))} stages"
     cause = data.get("cause")
-    return f"run: {plain(status)}{': ' + plain(cause) if cause else ''}"
+    return f"run: {plain(status)}{': ' + headline(cause) if cause else ''}"
 
 
 def _stage_line(stage: str, data: Mapping[str, Any]) -> str:
@@ -102,7 +102,7 @@ def _stage_line(stage: str, data: Mapping[str, Any]) -> str:
     if isinstance(took, int | float) and status != "running":
         text += f" after {human_seconds(took)}"
     error = data.get("error")
-    return f"{text}: {plain(error)}" if error else text
+    return f"{text}: {headline(error)}" if error else text
 
 
 class Lines:

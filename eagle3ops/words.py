@@ -14,6 +14,12 @@ def plain(text: object) -> str:
     return "".join(" " if character in "\t\n" else character for character in text if _harmless(character))
 
 
+def headline(text: object) -> str:
+    """The first line of what may be many, as `plain` has it: the others are the tail of a log."""
+    first, newline, _ = str(text).strip().partition("\n")
+    return plain(first.rstrip().removesuffix(":") if newline else first)
+
+
 def _harmless(character: str) -> bool:
     return character in "\t\n" or (character.isprintable() and not 0x80 <= ord(character) <= 0x9F)
 

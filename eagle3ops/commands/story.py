@@ -62,7 +62,11 @@ class Story:
             word = outcome_word(outcome_of(event.data))
             say(f"{word}  {plain(stage)}/{plain(name)}: {plain(event.data.get('reason', ''))}")
         if ending.cause:
-            say(f"{run_id}: {plain(ending.cause)}")
+            # The tail of a log reads as one: a traceback in a single line is read by nobody.
+            first, *rest = ending.cause.strip().splitlines() or [""]
+            say(f"{run_id}: {plain(first)}")
+            for line in rest:
+                say(plain(line))
         if ending.remedy:
             say(f"  -> {plain(ending.remedy)}")
         say(f"run {run_id} in {where}")
