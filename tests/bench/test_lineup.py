@@ -94,7 +94,7 @@ async def test_together_and_in_turns_every_block_has_its_partner(
 
 
 async def test_a_server_that_does_not_start_is_told_in_its_own_words(stage: Any, servers: dict[str, ServeSpec]) -> None:
-    servers["3/1/4"] = replace(servers["3/1/4"], arguments=("--no-such-thing",))
-    with pytest.raises(EngineError, match=r"did not start(.|\n)*no-such-thing"):
+    servers["3/1/4"] = replace(servers["3/1/4"], arguments=("--speculative-algorithm", "EAGLE3"))
+    with pytest.raises(EngineError, match=r"did not start(.|\n)*needs --speculative-draft-model-path"):
         async with up(stage, servers):
             pass

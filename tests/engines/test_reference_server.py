@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,20 @@ def _lives(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--attention-backend", "triton"), "knows no --attention-backend"),
+        (("--max-running-requests", "many"), "invalid int value: 'many'"),
+    ],
+)
+def test_an_argument_that_it_does_not_take_is_refused_before_the_start(given: tuple[str, ...], says: str) -> None:
+    spec = ServeSpec(model=Path("/m"), port=1, device="cpu")
+    adapter("reference").require(replace(spec, arguments=("--context-length", "128")))
+    with pytest.raises(RequestError, match=says):
+        adapter("reference").require(replace(spec, arguments=given))
 
 
 async def _loading(process: asyncio.subprocess.Process) -> None:

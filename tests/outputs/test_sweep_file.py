@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sweep_worlds import TREE, make_bench_run, make_sweep_run, point, ratio, sweep_json
 
 from eagle3ops.errors import Refused
-from eagle3ops.jobs.report_sweep import sweep_tables
+from eagle3ops.jobs.report.sweep import sweep_tables
 from eagle3ops.outputs import drafters
 from eagle3ops.outputs.lineage import outputs
 from eagle3ops.outputs.sweepfile import as_bench, parse_sweep

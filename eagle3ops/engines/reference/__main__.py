@@ -15,9 +15,9 @@ from eagle3ops.errors import Eagle3opsError, ExitCode, RequestError
 log = logging.getLogger("eagle3ops.engines.reference")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The command line; names as SGLang's, where it has them."""
-    p = argparse.ArgumentParser(prog="python -m eagle3ops.engines.reference", description=__doc__)
+    p = kind(prog="python -m eagle3ops.engines.reference", description=__doc__)
     p.add_argument("--model-path", type=Path, required=True)
     p.add_argument("--host", default="127.0.0.1")
     p.add_argument("--port", type=int, required=True)

@@ -1,10 +1,13 @@
 """How is the reference engine started, and how does its log read?"""
 
+import argparse
 import re
 import shlex
 import sys
+from typing import NoReturn
 
 from eagle3ops.engines.base import LogFact, ServeSpec, speculation_flags
+from eagle3ops.errors import RequestError
 
 READY = "The reference engine is ready at "
 
@@ -16,13 +19,37 @@ _PHASE = re.compile(r"Phase: (?P<phase>.+)$")
 _ERROR = re.compile(r"Error: (?P<message>.+)$")
 
 
+_HELP = (
+    "python -m eagle3ops.engines.reference --help shows what it takes; arguments of SGLang are for engine.name: sglang"
+)
+
+
+class Refusing(argparse.ArgumentParser):
+    """Says what is wrong to its caller, where argparse would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises ValueError."""
+        raise ValueError(message)
+
+
 class ReferenceAdapter:
     """The engine of this package."""
 
     name = "reference"
 
     def require(self, spec: ServeSpec) -> None:
-        """See `Adapter.require`: what cannot be served is said by the engine itself, from the target's config."""
+        """See `Adapter.require`: what cannot be served is said by the engine itself, from the target's config; here
+        only what its command line does not take."""
+        if not spec.arguments:
+            return
+        from eagle3ops.engines.reference.__main__ import parser
+
+        try:
+            _, unknown = parser(Refusing).parse_known_args(self.argv(spec)[3:])
+        except ValueError as error:
+            raise RequestError(f"engine.arguments: the reference engine says: {error}", remedy=_HELP) from error
+        if unknown:
+            raise RequestError(f"engine.arguments: the reference engine knows no {unknown[0]}", remedy=_HELP)
 
     def environment(self, spec: ServeSpec) -> dict[str, str]:
         """See `Adapter.environment`."""
