@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
-from eagle3ops.engines.base import Explains, ServeSpec, on_gpu
+from eagle3ops.engines.base import Adapter, Explains, ServeSpec, on_gpu
 from eagle3ops.engines.registry import adapter
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.locations import expanded
@@ -163,9 +163,18 @@ def engine_notes(
         asked = _asked(ctx, speculation, hidden_states, None, topk=topk, **known)
         explained = chosen.explain(asked)
         notes += explained
-        if explained and speculation and asked.nodes == 1:
+        # Of what is refused there is nothing to be copied.
+        if explained and speculation and asked.nodes == 1 and _served(chosen, asked):
             notes.append(f"launch line: {chosen.launch_line(asked)}")
     return tuple(notes)
+
+
+def _served(chosen: Adapter, asked: ServeSpec) -> bool:
+    try:
+        chosen.require(asked)
+    except Eagle3opsError:
+        return False
+    return True
 
 
 def _asked(

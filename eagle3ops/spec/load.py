@@ -218,8 +218,9 @@ def _in_words(problem: Any, tree: Tree, model: type[BaseModel], more: str = "") 
         return SpecError(f"{at}: expected {expected}, got {describe(found)}{more}", remedy=remedy).under(path)
     message = str(problem["msg"])
     message = message[0].lower() + message[1:]
-    told = f"{at}: {message.removeprefix('value error, ')}, got {describe(found)}{more}"
-    return SpecError(told).under(path)
+    # What is wrong within a map or a list is said already; that it is one says nothing.
+    got = "" if kind == "value_error" and isinstance(found, dict | list) else f", got {describe(found)}"
+    return SpecError(f"{at}: {message.removeprefix('value error, ')}{got}{more}").under(path)
 
 
 def _missing(wanted: KeyPath, path: KeyPath, tree: Tree, more: str) -> SpecError:

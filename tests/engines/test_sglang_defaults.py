@@ -516,3 +516,9 @@ def test_a_plan_shows_launch_lines_that_name_what_is_not_there_yet(staged: Serve
         assert "--speculative-draft-model-path DRAFTER " in line
         assert "--port 30123" in line
     assert "--node-rank 1" in other
+    refused = parse_pipeline(
+        text.replace("NODES", "").replace("device: cuda", "device: cpu"), "x.yaml", registry.specs()
+    )
+    planned = {one.name: one for one in plan_stages(refused, registry, tmp_path / "r", tmp_path / "c")}
+    assert planned["serve"].plan.refusal is not None
+    assert not any("launch_server" in note for note in planned["serve"].plan.forecast.notes)

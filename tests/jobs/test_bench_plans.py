@@ -18,7 +18,7 @@ from eagle3ops.bench.paired import Sample
 from eagle3ops.bench.parting import first_divergence, torn
 from eagle3ops.engines.base import ServeSpec
 from eagle3ops.engines.client import Answer, EngineError, parse_logprobs
-from eagle3ops.errors import RequestError
+from eagle3ops.errors import RequestError, SpecError
 from eagle3ops.jobs.bench.loads import fill_bucket, ladder
 from eagle3ops.jobs.bench.near_ties import Outputs
 from eagle3ops.jobs.bench.spec import BenchSpec
@@ -220,6 +220,11 @@ def test_a_setting_that_no_engine_can_serve_is_refused_before_one_loads(
     with pytest.raises(ValueError, match=re.escape(why)):
         SpeculationSpec(steps=steps, topk=topk, draft_tokens=tokens)
     assert SpeculationSpec(steps=1, topk=4, draft_tokens=5)
+    setting = f"stages.serve.speculation={{steps: {steps}, topk: {topk}, draft_tokens: {tokens}}}"
+    text = "schema: 1\nname: x\ntarget: {model: tiny-random}\n"
+    with pytest.raises(SpecError) as refused:
+        parse_pipeline(text, "x", load_registry().specs(), [setting])
+    assert refused.value.what.endswith(f"stages.serve.speculation: {why}")
 
 
 def test_as_many_requests_as_are_sent_are_answered_at_once_without_a_gpu_too() -> None:
