@@ -20,7 +20,7 @@ from eagle3ops.engines.starts import read_start
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.runs.context import end_group, start_logged
 from eagle3ops.runs.custody import GRACE_S, in_custody
-from eagle3ops.runs.family import SWEEP_S, tree
+from eagle3ops.runs.family import SWEEP_S, spared, tree
 from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId, identify, signal_all
 
 __all__ = ["Spawn", "Teller", "added_arguments", "free_port", "patience_s", "running", "running_fleet"]
@@ -142,7 +142,7 @@ def _look(pid: int, spec: ServeSpec) -> _Last:
 def _prove_gone(last: _Last, spec: ServeSpec, role: str, tell: Teller | None) -> Returned | None:
     """See that a server's processes are gone, and what they held on GPUs is free again; warns where it is not so."""
     # Whoever ended it may have been killed in between. They are known by more than their numbers.
-    signal_all(last.processes, signal.SIGKILL)
+    signal_all(spared(last.processes), signal.SIGKILL)
     deadline = time.monotonic() + _GONE_S
     while (left := [pid for pid, one in last.processes.items() if identify(pid) == one]) and (
         time.monotonic() < deadline

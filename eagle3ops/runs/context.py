@@ -14,7 +14,7 @@ from typing import Any
 
 from eagle3ops.runs import environments
 from eagle3ops.runs.events import EventLog
-from eagle3ops.runs.family import descendants
+from eagle3ops.runs.family import TRACKER_S, descendants, spared
 from eagle3ops.runs.leash import PARENT_VARIABLE, leashed
 from eagle3ops.runs.processes import ProcessId, boot_id, identify, process_table, signal_all
 from eagle3ops.spec.base import StageSpec
@@ -213,8 +213,16 @@ async def end_group(process: asyncio.subprocess.Process, leader: ProcessId | Non
             break
         await asyncio.sleep(0.02)
     # What the leader left behind gets no more time: it ends with the block, as the leader did.
-    signal_all(doomed, signal.SIGKILL)
+    killed = spared(doomed)
+    signal_all(killed, signal.SIGKILL)
     await process.wait()
+    trackers = {pid: tracker for pid, tracker in doomed.items() if pid not in killed}
+    deadline = time.monotonic() + TRACKER_S
+    while trackers := _still(trackers):
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.02)
+    signal_all(trackers, signal.SIGKILL)
 
 
 def _still(processes: dict[int, ProcessId]) -> dict[int, ProcessId]:

@@ -19,6 +19,9 @@ KNOWN = "processes.json"
 
 SWEEP_S = 10.0
 """How long SIGKILL is repeated; a process in an uninterruptible call ends only when that returns."""
+TRACKER_S = 2.0
+"""How long a resource tracker has to tidy up after those that were killed."""
+_TRACKER = b"multiprocessing.resource_tracker"
 
 
 def known_processes(run_dir: Path) -> list[ProcessId]:
@@ -93,6 +96,21 @@ def _marked(pid: int, run_dir: Path) -> bool:
     return False
 
 
+def spared(processes: Mapping[int, ProcessId]) -> dict[int, ProcessId]:
+    """All but the resource trackers of Python's multiprocessing.
+
+    A tracker unlinks the shared memory and the semaphores of processes that could not, as soon as these are gone, and
+    ends. Killed with them it leaves hundreds of megabytes in /dev/shm for every hard end of an engine.
+    """
+    return {pid: process for pid, process in processes.items() if not _is_tracker(pid)}
+
+
+def _is_tracker(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return _TRACKER in file.read()
+    return False
+
+
 def left_behind(run_dir: Path) -> list[int]:
     """Numbers of the living processes of a run, except this one."""
     return sorted(family(run_dir))
@@ -116,15 +134,16 @@ def end_left_behind(run_dir: Path, *, grace: float = 2.0, reap: bool = False) ->
     deadline = time.monotonic() + grace
     while not _is_empty(run_dir, reap=reap) and time.monotonic() < deadline:
         time.sleep(0.02)
-    deadline = time.monotonic() + SWEEP_S
-    while not _is_empty(run_dir, reap=reap) and time.monotonic() < deadline:
+    began = time.monotonic()
+    while not _is_empty(run_dir, reap=reap) and time.monotonic() < began + SWEEP_S:
+        doomed = spared if time.monotonic() < began + TRACKER_S else dict
         # Again and again: what forks as fast as it is killed is caught when its parents are gone.
         rest = (_children() if reap else {}) | family(run_dir)
         ended |= set(rest)
-        signal_all(rest, signal.SIGKILL)
+        signal_all(doomed(rest), signal.SIGKILL)
         if reap:
             # At once, before what forks and leaves can do so again: it is our child by now.
-            signal_all(_children(), signal.SIGKILL)
+            signal_all(doomed(_children()), signal.SIGKILL)
         time.sleep(0.005)
     return sorted(ended)
 

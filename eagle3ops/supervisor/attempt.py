@@ -15,7 +15,7 @@ from typing import Any
 from eagle3ops.errors import ExitCode
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.events import read_events
-from eagle3ops.runs.family import family, reap_adopted
+from eagle3ops.runs.family import family, reap_adopted, spared
 from eagle3ops.runs.processes import ARGUMENTS_VARIABLE, ProcessId, identify, process_table, signal_all
 from eagle3ops.runs.redact import redact
 from eagle3ops.runs.stage import CANCEL_GRACE_S
@@ -101,7 +101,7 @@ class Attempt:
                 stopped_at = time.monotonic()
                 signal_all(self._group(), signal.SIGTERM)
             elif stopped_at is not None and time.monotonic() - stopped_at > STOP_S:
-                signal_all(family(self.run.path), signal.SIGKILL)
+                signal_all(spared(family(self.run.path)), signal.SIGKILL)
             if self._decision is None and stopped_at is None:
                 self._decision = decided()
                 if self._decision is not None:
@@ -109,7 +109,7 @@ class Attempt:
                     signal_all(self._group(), signal.SIGTERM)
                     signal_all(_stopped(family(self.run.path)), signal.SIGKILL)
             elif decided_at is not None and time.monotonic() - decided_at > DECISION_GRACE_S:
-                signal_all(family(self.run.path), signal.SIGKILL)
+                signal_all(spared(family(self.run.path)), signal.SIGKILL)
             beat()
             time.sleep(POLL_S)
 
