@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -163,8 +164,15 @@ def test_what_would_be_dropped_or_fail_later_is_refused_now(
 
 def test_a_plan_refuses_an_engine_that_cannot_run_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = ("--set", "engine.name=vllm", "--set", "engine.python=/nowhere/bin/python")
-    assert main(["plan", "tiny", *elsewhere, "--root", str(tmp_path)]) == 6
-    assert "/nowhere/bin/python: No such file" in "".join(capsys.readouterr())
+    at = ("--root", str(tmp_path))
+    code = main(["plan", "tiny", *elsewhere, *at])
+    told = capsys.readouterr()
+    assert "/nowhere/bin/python: No such file" in told.err
+    states = {words[0]: words[1] for line in told.out.splitlines() if len(words := line.split()) > 1}
+    assert (states["fetch"], states["generate"], states["serve"]) == ("will", "refused", "refused")
+    assert re.search("^generate, .*serve.*: refused: .*/nowhere/bin/python", told.out, re.MULTILINE)
+    # As the job itself would end.
+    assert main(["--job", "pipeline", "--spec", "tiny", *elsewhere, *at]) == code
 
 
 def test_an_edited_prompt_file_is_another_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

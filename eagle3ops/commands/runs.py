@@ -10,7 +10,8 @@ from eagle3ops import locations
 from eagle3ops.commands.desk import LOCAL, Desk
 from eagle3ops.commands.jobs import follow, read_pipeline, take_up_again
 from eagle3ops.commands.output import table, when, write, write_json
-from eagle3ops.errors import ExitCode, Refused, RequestError
+from eagle3ops.errors import ExitCode, RequestError
+from eagle3ops.hosts.agent.protocol import error_from
 from eagle3ops.runs.directory import find_run
 from eagle3ops.runs.job import Forecast, load_registry
 from eagle3ops.runs.planning import total
@@ -48,7 +49,9 @@ def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides:
     else:
         _plan_table(planned)
     if planned["refused"]:
-        raise Refused(planned["refused"], remedy=planned["remedy"])
+        # An older agent does not tell as which kind of failure a job would end.
+        code = planned.get("exit_code") or int(ExitCode.REFUSED)
+        raise error_from({"what": planned["refused"], "remedy": planned["remedy"], "exit_code": code})
     return ExitCode.DONE
 
 
@@ -59,7 +62,7 @@ def _plan_table(planned: Mapping[str, Any]) -> None:
     rows = [
         [
             stage["stage"],
-            "done" if stage["done"] else "will run",
+            "done" if stage["done"] else "refused" if stage.get("refusal") else "will run",
             *_forecast(forecasts[stage["stage"]]),
             ", ".join(stage["outputs"]),
         ]
@@ -73,6 +76,10 @@ def _plan_table(planned: Mapping[str, Any]) -> None:
             write(f"{stage['stage']}: done again: {plain(stage['reason'])}")
         for note in stage["forecast"]["notes"]:
             write(f"{stage['stage']}: {plain(note)}")
+    for refusal in dict.fromkeys(stage.get("refusal") for stage in stages if not stage["done"]):
+        if refusal:
+            whose = ", ".join(stage["stage"] for stage in stages if stage.get("refusal") == refusal)
+            write(f"{whose}: refused: {plain(refusal.partition(chr(10))[0])}")
     free = planned["free_bytes"]
     disk = human_bytes(free) if free is not None else "?"
     memory = human_bytes(planned["available_memory_bytes"])

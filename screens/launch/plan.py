@@ -115,9 +115,10 @@ def _stage(stage: Mapping[Any, Any], name: int, columns: Sequence[Column], width
     for _, key, told in columns:
         value = number(forecast.get(key))
         figures.append(cell(ABSENT if value is None else told(value), FIGURE, glyphs, right=True))
+    state = (f"{marks.bad} no", "bad") if stage.get("refusal") else (f"{marks.to_do} runs", "history")
     line: Line = (
         (f"{title} ", "plain"),
-        (cell(f"{marks.to_do} runs", STATE, glyphs), "history"),
+        (cell(state[0], STATE, glyphs), state[1]),
         (" " + " ".join(figures), "plain"),
     )
     why = stage.get("reason")

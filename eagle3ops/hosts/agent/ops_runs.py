@@ -92,6 +92,7 @@ def plan(here: Surroundings, *, spec_text: str, job: str = "pipeline", source: s
         "stages": [stage.as_json() for stage in stages],
         "refused": refused.what if refused else None,
         "remedy": refused.remedy if refused else None,
+        "exit_code": int(refused.exit_code) if refused else None,
     }
 
 
