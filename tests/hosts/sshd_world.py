@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -168,11 +169,24 @@ class Sshd:
                 continue
         return found
 
+    def _shells(self) -> list[int]:
+        """What the sessions started, without what left them since."""
+        below = {process.pid: process for process in self.commands()}
+        found = []
+        for pid, process in below.items():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if process.ppid() not in below or os.getsid(pid) == os.getsid(process.ppid()):
+                    found.append(pid)
+        return found
+
     def stop(self) -> None:
-        """End the listener, every session, and what it left running: a login shell that sleeps would sleep on."""
+        """End the listener, every session, and its login shell, which would sleep on if it sleeps.
+
+        What has a session of its own lives on, as it does where a real server ends.
+        """
         if self.process is None:
             return
-        pids = [*self.sessions(), *(process.pid for process in self.commands())]
+        pids = [*self.sessions(), *self._shells()]
         listener = self._listener()
         if listener is not None:
             listener.kill()
