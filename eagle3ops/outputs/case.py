@@ -246,8 +246,10 @@ def judge(case: Case, setting: Setting, current: "Current | None") -> Judgement:
         cautions.append(f"accept length and equality were measured at {case.bench.served}, not at {setting.label}")
     if setting.label == case.flattered:
         cautions.append("its final was on prompts that chose it, as too few were held out: that flatters it")
-    if speedup is not None and speedup.pairs is not None and LEAST_PAIRS <= speedup.pairs < FEW_PAIRS:
-        cautions.append(f"only {speedup.pairs} pairs were timed")
+    if speedup is not None and speedup.pairs is not None and speedup.pairs < FEW_PAIRS:
+        told = f"only {speedup.pairs} pairs"
+        if not any(refusal.startswith(told) for refusal in refusals):
+            cautions.append(f"{told} were timed")
     return Judgement(setting.label, tuple(refusals), tuple(cautions))
 
 
