@@ -213,16 +213,15 @@ async def end_group(process: asyncio.subprocess.Process, leader: ProcessId | Non
             break
         await asyncio.sleep(0.02)
     # What the leader left behind gets no more time: it ends with the block, as the leader did.
-    killed = spared(doomed)
-    signal_all(killed, signal.SIGKILL)
+    signal_all(spared(doomed), signal.SIGKILL)
     await process.wait()
-    trackers = {pid: tracker for pid, tracker in doomed.items() if pid not in killed}
+    # Nothing of it is there any more when the block is over; trackers end by themselves, the others are just ending.
     deadline = time.monotonic() + TRACKER_S
-    while trackers := _still(trackers):
+    while doomed := _still(doomed):
         if time.monotonic() > deadline:
             break
         await asyncio.sleep(0.02)
-    signal_all(trackers, signal.SIGKILL)
+    signal_all(doomed, signal.SIGKILL)
 
 
 def _still(processes: dict[int, ProcessId]) -> dict[int, ProcessId]:
