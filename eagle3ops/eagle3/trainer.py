@@ -73,6 +73,13 @@ class Trainer:
         self.place()
         return said
 
+    def beginning(self, start: str) -> str:
+        """A sentence about what is trained; `start` is what `start` said."""
+        return (
+            f"draft vocabulary {self.config.draft_vocab_size}: {self.vocabulary.unique} different tokens in the text, "
+            f"{self.vocabulary.coverage:.1%} of it covered; start {start}"
+        )
+
     def place(self) -> None:
         """Move the drafter to its device and take the target's head over its vocabulary."""
         self.drafter.to(self.device)

@@ -100,10 +100,7 @@ def train_rows(
         initial = trainer.start(init_from)
         if trainer.corpus.skipped:
             warn(f"{len(trainer.corpus.skipped)} rows train nothing and are left out: {trainer.corpus.skipped[0]}, ...")
-        info(
-            f"draft vocabulary {config.draft_vocab_size}: {trainer.vocabulary.unique} different tokens in the text, "
-            f"{trainer.vocabulary.coverage:.1%} of it covered; start {initial}"
-        )
+        info(trainer.beginning(initial))
         held = heldout_corpus(heldout, head, config)
         key = training_key([config, data_key, layers, head.shape, trainer.bfloat16, torch.get_num_threads()], init_from)
         total = total_steps(config, trainer.corpus.lengths)

@@ -131,11 +131,7 @@ def train_turn(
             [rows[index] for index in indices], layers, head, config, counts=text.counts, scale=extra.get(SCALE)
         )
         if begun == 0:
-            initial = trainer.start(init_from)
-            info(
-                f"draft vocabulary {config.draft_vocab_size}: {trainer.vocabulary.unique} different tokens in the "
-                f"text, {trainer.vocabulary.coverage:.1%} of it covered; start {initial}"
-            )
+            info(trainer.beginning(trainer.start(init_from)))
         else:
             trainer.drafter.to(trainer.device)
         optimizers = build_optimizers(trainer.drafter, config)

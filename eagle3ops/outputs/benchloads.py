@@ -3,12 +3,11 @@
 Files of before these loads were measured hold none; then there are no rows.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3ops.outputs.values import count, mapping
+from eagle3ops.outputs.values import count, mapping, number
 
 MAX_LOADS = 64
 MAX_ROWS = 16
@@ -120,6 +119,5 @@ def _tool(data: Mapping[Any, Any]) -> Iterable[Load]:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < 1e15 and math.isfinite(value) else None
+    found = number(value)
+    return found if found is not None and found >= 0 else None

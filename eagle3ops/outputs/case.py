@@ -209,13 +209,14 @@ def judge(case: Case, setting: Setting, current: "Current | None") -> Judgement:
     """Hold a setting against the gate: better beyond noise, with no FAIL, wiring and equality proven."""
     refusals, cautions = [], []
     speedup = setting.speedup
+    pairs = None if speedup is None else speedup.pairs
     if speedup is None:
         refusals.append(f"{setting.label} was not timed against the baseline")
     elif speedup.low <= 1.0:
         refusals.append(f"not faster beyond noise: {setting.label} reaches {speedup.words}")
-    elif speedup.pairs is not None and speedup.pairs < LEAST_PAIRS:
+    elif pairs is not None and pairs < LEAST_PAIRS:
         refusals.append(
-            f"only {speedup.pairs} pairs of {setting.label} were timed ({speedup.words}): of fewer than {LEAST_PAIRS} "
+            f"only {pairs} pairs of {setting.label} were timed ({speedup.words}): of fewer than {LEAST_PAIRS} "
             "an interval knows too little of noise"
         )
     # Another engine than ours is not asked for equal output, but held to the margins where it differs.
@@ -246,10 +247,9 @@ def judge(case: Case, setting: Setting, current: "Current | None") -> Judgement:
         cautions.append(f"accept length and equality were measured at {case.bench.served}, not at {setting.label}")
     if setting.label == case.flattered:
         cautions.append("its final was on prompts that chose it, as too few were held out: that flatters it")
-    if speedup is not None and speedup.pairs is not None and speedup.pairs < FEW_PAIRS:
-        told = f"only {speedup.pairs} pairs"
-        if not any(refusal.startswith(told) for refusal in refusals):
-            cautions.append(f"{told} were timed")
+    if speedup is not None and pairs is not None and pairs < FEW_PAIRS and (speedup.low <= 1.0 or pairs >= LEAST_PAIRS):
+        # Fewer of one that is faster are a refusal already.
+        cautions.append(f"only {pairs} pairs were timed")
     return Judgement(setting.label, tuple(refusals), tuple(cautions))
 
 

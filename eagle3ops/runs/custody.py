@@ -20,7 +20,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from eagle3ops.runs.family import SWEEP_S, TRACKER_S, reap_adopted, spared, tree
+from eagle3ops.runs.family import SWEEP_S, kill, reap_adopted, tree
 from eagle3ops.runs.leash import adopt_orphans, die_with_parent, leashed
 from eagle3ops.runs.processes import signal_all
 
@@ -91,8 +91,7 @@ def _sweep(program: "subprocess.Popen[bytes]") -> None:
     began = time.monotonic()
     while not _alone(program) and time.monotonic() < began + SWEEP_S:
         # Again and again: what forks as fast as it is killed is caught when its parents are gone.
-        rest = tree()
-        signal_all(spared(rest) if time.monotonic() < began + TRACKER_S else rest, signal.SIGKILL)
+        kill(tree(), began)
         time.sleep(0.005)
 
 

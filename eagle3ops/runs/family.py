@@ -105,6 +105,17 @@ def spared(processes: Mapping[int, ProcessId]) -> dict[int, ProcessId]:
     return {pid: process for pid, process in processes.items() if not _is_tracker(pid)}
 
 
+def kill(processes: Mapping[int, ProcessId], began: float) -> None:
+    """SIGKILL, as often as it takes; for trackers only once they had their time.
+
+    Args:
+        processes: what is to end.
+        began: when it was first called for them, by `time.monotonic`.
+    """
+    in_time = time.monotonic() < began + TRACKER_S
+    signal_all(spared(processes) if in_time else processes, signal.SIGKILL)
+
+
 def _is_tracker(pid: int) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         return _TRACKER in file.read()
@@ -136,14 +147,13 @@ def end_left_behind(run_dir: Path, *, grace: float = 2.0, reap: bool = False) ->
         time.sleep(0.02)
     began = time.monotonic()
     while not _is_empty(run_dir, reap=reap) and time.monotonic() < began + SWEEP_S:
-        doomed = spared if time.monotonic() < began + TRACKER_S else dict
         # Again and again: what forks as fast as it is killed is caught when its parents are gone.
         rest = (_children() if reap else {}) | family(run_dir)
         ended |= set(rest)
-        signal_all(doomed(rest), signal.SIGKILL)
+        kill(rest, began)
         if reap:
             # At once, before what forks and leaves can do so again: it is our child by now.
-            signal_all(doomed(_children()), signal.SIGKILL)
+            kill(_children(), began)
         time.sleep(0.005)
     return sorted(ended)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.engines.client import Answer, EngineClient, EngineError, EngineRefused, Sampling
-from eagle3ops.errors import Eagle3opsError
+from eagle3ops.errors import Eagle3opsError, first_of
 
 _V2 = "vllm.v1.worker.gpu."
 """Modules of the second model runner; those of the first are called `vllm.v1.worker.gpu_model_runner` and the like."""
@@ -51,7 +51,7 @@ class VllmClient(EngineClient):
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.generate(ids, sampling, return_hidden_states)) for ids in prompts]
         except* Eagle3opsError as failed:
-            raise _first(failed) from failed
+            raise first_of(failed) from failed
         return [task.result() for task in tasks]
 
     async def stream(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[tuple[float, bytes]]:
@@ -194,14 +194,6 @@ def told_by(workers: Sequence[Any]) -> list[str]:
 
 def _not_asked(what: str) -> EngineRefused:
     return EngineRefused(f"vLLM is not asked for {what} by eagle3ops", remedy="set engine.name: sglang or reference")
-
-
-def _first(group: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Eagle3opsError)
-    return error
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -78,6 +78,7 @@ async def everything_said(
     """
     loop, shell_s, name = asyncio.get_running_loop(), transport.limits.shell, transport.name
     began, waited, output = loop.time(), shell_s, b""
+    way = log_in(connection.endpoint)
     transport.waits_for = f"the login shell of {name}, until it has run `sh` (at most {shell_s:g} s)"
     errors = ""
     try:
@@ -93,14 +94,12 @@ async def everything_said(
                         raise Eagle3opsError(
                             f"{name}: {doing}: more than {MAX_BANNER} bytes came; the last of them: "
                             f"{clean(output[-300:].decode(errors='replace'))}",
-                            remedy=f"what its start-up files print must end; see what does: {_by_hand(connection)} "
-                            "sh -c true",
+                            remedy=f"what its start-up files print must end; see what does: {way} sh -c true",
                         )
             finally:
                 errors = script.said
     except TimeoutError as error:
         said = output.decode(errors="replace")
-        way = _by_hand(connection)
         if _OWN_LINE not in output:
             silent = explain_waiting_shell(name, said[-MAX_WORDS:], errors, waited, way)
             raise HostUnreachable(silent.what, remedy=silent.remedy) from error
@@ -140,7 +139,3 @@ async def left_in_time(sftp: asyncssh.SFTPClient) -> AsyncIterator[None]:
         with contextlib.suppress(TimeoutError, asyncssh.Error, OSError):
             async with asyncio.timeout(CLOSE_S):
                 await sftp.wait_closed()
-
-
-def _by_hand(connection: Connection) -> str:
-    return log_in(connection.endpoint)
