@@ -53,7 +53,8 @@ def run_course(
     config, drafter, total = trainer.config, trainer.drafter, course.total
     schedule = Schedule(config, total, optimizers)
     positions = 0
-    sums = [StepSums() for _ in range(config.ttt_steps)]
+    sums = StepSums()
+    norm = torch.zeros(())
     last: list[dict[str, float]] = []
     progress(course.first, total)
     with TrainLog(out, course.first, metric) as log:
@@ -64,26 +65,25 @@ def run_course(
         for step, (epoch, batch) in zip(steps, batches, strict=True):
             factor = schedule.set(step)
             if batch is not None:
-                loss, parts = trainer.loss(drafter, batch, trainer.scale)
+                loss, part = trainer.loss(drafter, batch, trainer.scale)
                 loss.backward()  # type: ignore[no-untyped-call]
-                norm = float(torch.nn.utils.clip_grad_norm_(drafter.parameters(), config.clip))
+                norm = torch.nn.utils.clip_grad_norm_(drafter.parameters(), config.clip)
                 for optimizer in optimizers:
                     optimizer.step()
                     optimizer.zero_grad(set_to_none=True)
                 positions += batch.trained
-                for whole, part in zip(sums, parts, strict=True):
-                    whole.add(part)
+                sums.add(part)
             else:
-                norm = 0.0
+                norm = torch.zeros(())
             done = step + 1
             if done % config.log_every == 0 or done == total:
-                last = [part.report() for part in sums]
-                sums = [StepSums() for _ in range(config.ttt_steps)]
+                last = sums.report()
+                sums = StepSums()
                 log.add(
                     done,
                     {
                         **_flat("train", last),
-                        "train/grad_norm": norm,
+                        "train/grad_norm": float(norm),
                         "train/lr": config.lr * factor,
                         "train/epoch": float(epoch),
                     },

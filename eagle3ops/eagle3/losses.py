@@ -1,7 +1,6 @@
 """How far is the drafter from its teacher, and how often would a server accept what it drafts?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,7 +45,9 @@ class _SoftCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
         whole = grads[0]
-        return gradient if bool(whole == 1) else gradient * whole.to(gradient.dtype), None, None, None
+        # To look at the factor would wait for a GPU longer than the product takes there.
+        same = not whole.is_cuda and bool(whole == 1)
+        return gradient if same else gradient * whole.to(gradient.dtype), None, None, None
 
 
 def soft_cross_entropy(logits: Tensor, teacher: Tensor, source: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,36 +103,46 @@ def draft_teacher(head: TargetHead, draft_head: Tensor, final: Tensor) -> Tensor
     return out
 
 
-@dataclass(slots=True)
 class StepSums:
-    """Sums over positions for one draft step; they add up over batches, ratios are taken at the end."""
+    """Sums over positions for every draft step; they add up over batches, ratios are taken at the end.
 
-    loss: float = 0.0
-    loss_rows: int = 0
-    """Rows in the loss: trained, and the teacher's token is in the draft vocabulary."""
-    rows: int = 0
-    """Trained rows; a teacher token outside the draft vocabulary counts as wrong."""
-    correct: int = 0
-    prefix_rows: int = 0
-    """Rows trained at this step and at all before."""
-    prefix_correct: int = 0
-    """Of those, right at this step and at all before."""
-    condition_rows: int = 0
-    """Of those, right at all steps before."""
+    They stay where they were computed until somebody asks: reading a number from a GPU waits for all of its work.
+    """
+
+    NAMES = (
+        "loss",
+        "loss_rows",  # trained, and the teacher's token is in the draft vocabulary
+        "rows",  # trained; a teacher token outside the draft vocabulary counts as wrong
+        "correct",
+        "prefix_rows",  # trained at this step and at all before
+        "prefix_correct",  # of those, right at this step and at all before
+        "condition_rows",  # of those in prefix_rows, right at all steps before
+    )
+
+    def __init__(self, values: Tensor | None = None) -> None:
+        """`values`: float64 `[steps, len(NAMES)]`; None for sums over nothing yet."""
+        self._values = values
 
     def add(self, other: "StepSums") -> None:
         """Add another batch's sums."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self._values = other._values if self._values is None or other._values is None else self._values + other._values
 
-    def report(self) -> dict[str, float]:
-        """Mean loss, accuracy, accuracy of the whole prefix, accuracy given a right prefix."""
-        return {
-            "loss": self.loss / max(1, self.loss_rows),
-            "acc": self.correct / max(1, self.rows),
-            "full_acc": self.prefix_correct / max(1, self.prefix_rows),
-            "cond_acc": self.prefix_correct / max(1, self.condition_rows),
-        }
+    def rows(self) -> list[dict[str, float]]:
+        """The sums of every step by name."""
+        values = [] if self._values is None else self._values.tolist()
+        return [dict(zip(self.NAMES, row, strict=True)) for row in values]
+
+    def report(self) -> list[dict[str, float]]:
+        """Of every step: mean loss, accuracy, accuracy of the whole prefix, accuracy given a right prefix."""
+        return [
+            {
+                "loss": row["loss"] / max(1, row["loss_rows"]),
+                "acc": row["correct"] / max(1, row["rows"]),
+                "full_acc": row["prefix_correct"] / max(1, row["prefix_rows"]),
+                "cond_acc": row["prefix_correct"] / max(1, row["condition_rows"]),
+            }
+            for row in self.rows()
+        ]
 
 
 def unrolled_loss(
@@ -141,27 +152,22 @@ def unrolled_loss(
     head: TargetHead,
     draft_head: Tensor,
     decay: float,
-) -> tuple[Tensor, list[StepSums]]:
+) -> tuple[Tensor, StepSums]:
     """`sum_i decay**i * (mean loss over the valid rows of step i)`, and every step's sums for its metrics.
 
-    Logits are computed on rows in the loss only; those of all steps go through the head together.
+    Logits are computed on rows in the loss only; those of all steps go through the head together. Nothing in here
+    waits for a GPU.
 
     Args:
+        batch: packed with the drafter's vocabulary as `draftable`.
         states: from `unroll`, h of every step `[N, H]`.
         draft_head: the target's head, rows of the draft vocabulary, `[draft_vocab, H]`.
     """
     teacher = draft_teacher(head, draft_head, batch.teacher_final)
-    known = drafter.t2d[batch.teacher_argmax]
-    kept = [known[step.teacher] for step in batch.steps]
-    rows = [step.rows[keep] for step, keep in zip(batch.steps, kept, strict=True)]
-    source = torch.cat([step.teacher[keep] for step, keep in zip(batch.steps, kept, strict=True)])
+    rows = [step.rows[step.known] for step in batch.steps]
+    source = torch.cat([step.teacher[step.known] for step in batch.steps])
     counts = [row.numel() for row in rows]
-    weight = torch.cat(
-        [
-            torch.full((n,), decay**i / max(1, n), device=source.device, dtype=teacher.dtype)
-            for i, n in enumerate(counts)
-        ]
-    )
+    weight = torch.cat([teacher.new_full((n,), decay**i / max(1, n)) for i, n in enumerate(counts)])
     logits = drafter.logits(torch.cat([state[row] for state, row in zip(states, rows, strict=True)]))
     total, row_losses = soft_cross_entropy(logits, teacher, source, weight)
     with torch.no_grad():
@@ -172,27 +178,19 @@ def unrolled_loss(
 
 def _sums(
     batch: Batch, rows: Sequence[Tensor], losses: Sequence[Tensor], hits: Sequence[Tensor], queries: int
-) -> list[StepSums]:
-    sums = []
+) -> StepSums:
     trained_all = torch.ones(queries, dtype=torch.bool, device=batch.query_rows.device)
     right_all = trained_all.clone()
+    sums: list[Tensor] = []
     for step, row, loss, hit in zip(batch.steps, rows, losses, hits, strict=True):
-        trained = torch.zeros_like(trained_all)
-        trained[step.rows] = True
-        right = torch.zeros_like(trained_all)
-        right[row] = hit
-        trained_all = trained_all & trained
+        trained_all = trained_all & torch.zeros_like(trained_all).index_fill_(0, step.rows, True)
         condition = right_all & trained_all
-        right_all = condition & right
-        sums.append(
-            StepSums(
-                loss=float(loss.double().sum()),
-                loss_rows=row.numel(),
-                rows=step.rows.numel(),
-                correct=int(hit.sum()),
-                prefix_rows=int(trained_all.sum()),
-                prefix_correct=int(right_all.sum()),
-                condition_rows=int(condition.sum()),
-            )
-        )
-    return sums
+        right_all = condition & torch.zeros_like(trained_all).index_copy_(0, row, hit)
+        wide = loss.double()
+        sums += [
+            wide.sum(),
+            wide.new_full((), row.numel()),
+            wide.new_full((), step.rows.numel()),
+            *(flags.sum().double() for flags in (hit, trained_all, right_all, condition)),
+        ]
+    return StepSums(torch.stack(sums).view(len(rows), len(StepSums.NAMES)))

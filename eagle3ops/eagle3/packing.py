@@ -9,8 +9,8 @@ trained at draft step i exactly where the *predicted* token, p + 2 + i, was writ
 Indices that are trained at no step need keys and values only; the others are the batch's *query rows*.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -44,11 +44,13 @@ class Step:
         next_ids: `[N]`, token p + 1 + i of every query row (0 beyond the document's end).
         rows: `[n]`, the query rows trained at this step.
         teacher: `[n]`, for each of them a row of the batch's teacher states.
+        known: `[k]`, which of them (indices into `rows`) are taught a token that can be drafted.
     """
 
     next_ids: Tensor
     rows: Tensor
     teacher: Tensor
+    known: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,18 +84,42 @@ class Batch:
         """Trained positions, summed over the steps."""
         return sum(step.rows.numel() for step in self.steps)
 
+    def tensors(self) -> Iterator[Tensor]:
+        """All of them."""
+        parts: tuple[Batch | Step, ...] = (self, *self.steps)
+        for part in parts:
+            yield from (value for field in fields(part) if isinstance(value := getattr(part, field.name), Tensor))
+
 
 def trained_positions(loss_mask: Tensor, step: int) -> Tensor:
     """Indices p with `loss_mask[p + 2 + step]`, for one document."""
     return loss_mask[2 + step :].nonzero().flatten()
 
 
-def pack(documents: Sequence[Document], steps: int, device: torch.device | None = None) -> Batch | None:
+def _mover(device: torch.device | None) -> Callable[[Tensor], Tensor]:
+    """How tensors get from here to `device`: to a GPU from pinned memory, so that nobody waits for the copy."""
+    if device is None or device.type != "cuda":
+        return lambda tensor: tensor.to(device)
+    return lambda tensor: tensor.pin_memory().to(device, non_blocking=True)
+
+
+def pack(
+    documents: Sequence[Document],
+    steps: int,
+    device: torch.device | None = None,
+    *,
+    draftable: Tensor | None = None,
+) -> Batch | None:
     """Make one batch; None where nothing in it is trained.
 
     A document's keys end at its last trained index: later ones can be seen by no query. All documents are worked on at
-    once, end to end; one after the other they took longer than a GPU takes for a step.
+    once, end to end; one after the other they took longer than a GPU takes for a step. Whatever has a length that
+    depends on the data is found here, on the CPU: found on a GPU, every such length would stop the queue of its work.
+
+    Args:
+        draftable: bool `[V]` on the CPU, the tokens of the draft vocabulary; None for all.
     """
+    move = _mover(device)
     lengths = torch.tensor([len(document) for document in documents])
     document = torch.repeat_interleave(torch.arange(lengths.numel()), lengths)
     position = torch.arange(document.numel()) - (lengths.cumsum(0) - lengths)[document]
@@ -107,7 +133,7 @@ def pack(documents: Sequence[Document], steps: int, device: torch.device | None 
 
     tokens = torch.cat([document.token_ids for document in documents]).long()
     mask = torch.cat([document.loss_mask for document in documents])
-    trained = [ahead(mask, 2 + step) for step in range(steps)]
+    trained = [ahead(mask, 2 + number) for number in range(steps)]
     query = torch.stack(trained).any(0)
     if not bool(query.any()):
         return None
@@ -128,8 +154,13 @@ def pack(documents: Sequence[Document], steps: int, device: torch.device | None 
     teachers = torch.bincount(document[taught], minlength=lengths.numel()).tolist()
     sources = torch.split(position[taught], teachers)
 
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.to(device) if device is not None else tensor
+    argmax = torch.cat([document.argmax for document in documents])[taught].long()
+    can_be_drafted = torch.ones_like(argmax, dtype=torch.bool) if draftable is None else draftable[argmax]
+
+    def step(number: int, flags: Tensor) -> Step:
+        teacher = rank_of_taught[flags.nonzero().flatten() + 1 + number]
+        known = can_be_drafted[teacher].nonzero().flatten()
+        return Step(move(ahead(tokens, 1 + number)[query]), move(rank_of_query[flags]), move(teacher), move(known))
 
     return Batch(
         aux=move(torch.cat([one.aux[:length] for one, length in zip(documents, keys.tolist(), strict=True)])),
@@ -140,16 +171,9 @@ def pack(documents: Sequence[Document], steps: int, device: torch.device | None 
         key_slots=move(number[document[key]] * keys_max + position[key]),
         query_slots=move(query_slots),
         visible=move(torch.arange(keys_max) <= horizon.view(count, queries_max, 1)),
-        steps=tuple(
-            Step(
-                move(ahead(tokens, 1 + step)[query]),
-                move(rank_of_query[flags]),
-                move(rank_of_taught[flags.nonzero().flatten() + 1 + step]),
-            )
-            for step, flags in enumerate(trained)
-        ),
+        steps=tuple(step(number, flags) for number, flags in enumerate(trained)),
         teacher_final=move(torch.cat([one.final[at] for one, at in zip(documents, sources, strict=True)])),
-        teacher_argmax=move(torch.cat([one.argmax for one in documents])[taught].long()),
+        teacher_argmax=move(argmax),
     )
 
 

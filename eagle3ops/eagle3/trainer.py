@@ -21,6 +21,10 @@ from eagle3ops.eagle3.training_data import Corpus, Row, aux_rms
 from eagle3ops.eagle3.ttt import unroll
 from eagle3ops.eagle3.vocab import build_vocabulary, count_tokens
 
+Planned = tuple[int, list[int]]
+"""Epoch and documents of a step."""
+Packed = tuple[int, Batch | None]
+
 
 def fast_bfloat16(device: torch.device) -> bool:
     """Whether bfloat16 matrix products are faster than float32 ones here."""
@@ -28,6 +32,35 @@ def fast_bfloat16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported())
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(bool(probe()) for name in probes if (probe := getattr(torch.cpu, name, None)) is not None)
+
+
+class Aside:
+    """A GPU's second queue: what is packed beside a step must not wait behind it.
+
+    On a CPU it does nothing.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            # What the packing reads, the target's head, was put there on the first queue.
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+
+    def run(self, one: Callable[[Planned], Packed], step: Planned) -> Packed:
+        """Pack one step in the calling thread; its tensors are whole when this returns."""
+        with torch.cuda.stream(self._stream):
+            packed = one(step)
+        if self._stream is not None:
+            self._stream.synchronize()
+        return packed
+
+    def taken(self, packed: Packed) -> Packed:
+        """Tell the allocator that the calling thread's queue reads the batch, so that its memory is not given away."""
+        if self._stream is not None and packed[1] is not None:
+            for tensor in packed[1].tensors():
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return packed
 
 
 class Trainer:
@@ -62,13 +95,14 @@ class Trainer:
         self.drafter = Drafter(head.drafter_config(config.draft_vocab_size, layers))
         self.drafter.d2t.copy_(self.vocabulary.d2t)
         self.drafter.t2d.copy_(self.vocabulary.t2d)
+        self._draftable = self.vocabulary.t2d
 
     def start(self, init_from: Path | None) -> str:
         """Give the drafter its first weights; says where they came from."""
         if init_from is not None:
             said = f"{init_from}: {from_drafter(self.drafter, init_from, self.scale)}"
         else:
-            copied = from_target(self.drafter, self.head, self.scale, self.corpus.rows(), self.config.seed)
+            copied = from_target(self.drafter, self.head, self.config.seed)
             said = "from the target: " + ", ".join(copied)
         self.place()
         return said
@@ -86,18 +120,23 @@ class Trainer:
         self.scale = self.scale.to(self.device)
         ids = self.drafter.d2t + torch.arange(self.drafter.d2t.numel(), device=self.device)
         self.draft_head = self.head.lm_head_weight.to(self.device)[ids]
+        self._draftable = self.drafter.t2d.cpu()
 
     def embed(self, ids: Tensor) -> Tensor:
         """The target's embedding."""
         return F.embedding(ids, self.head.embed_weight)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Pack documents; every document of the corpus trains something, so there is always a batch."""
-        batch = pack([self.corpus.document(i) for i in indices], self.config.ttt_steps, self.device)
-        assert batch is not None
+        """Pack documents of the corpus."""
+        return self._pack(self.corpus, indices)
+
+    def _pack(self, corpus: Corpus, indices: Sequence[int]) -> Batch:
+        documents = [corpus.document(i) for i in indices]
+        batch = pack(documents, self.config.ttt_steps, self.device, draftable=self._draftable)
+        assert batch is not None, "every document of a corpus trains something"
         return batch
 
-    def packed(self, course: Iterator[tuple[int, list[int]]], ahead: int) -> Iterator[tuple[int, Batch | None]]:
+    def packed(self, course: Iterator[Planned], ahead: int) -> Iterator[Packed]:
         """The batches of a course, packed; None for a step without documents.
 
         Args:
@@ -105,26 +144,27 @@ class Trainer:
                 files take as long as a GPU takes for a step. The order, and so the result, is the same.
         """
 
-        def one(step: tuple[int, list[int]]) -> tuple[int, Batch | None]:
+        def one(step: Planned) -> Packed:
             return step[0], self.batch(step[1]) if step[1] else None
 
         if not ahead:
             yield from map(one, course)
             return
+        aside = Aside(self.device)
         with ThreadPoolExecutor(max_workers=1) as packer:
-            waiting: deque[Future[tuple[int, Batch | None]]] = deque()
+            waiting: deque[Future[Packed]] = deque()
             try:
                 for step in course:
-                    waiting.append(packer.submit(one, step))
+                    waiting.append(packer.submit(aside.run, one, step))
                     if len(waiting) > ahead:
-                        yield waiting.popleft().result()
+                        yield aside.taken(waiting.popleft().result())
                 while waiting:
-                    yield waiting.popleft().result()
+                    yield aside.taken(waiting.popleft().result())
             finally:
                 for future in waiting:
                     future.cancel()
 
-    def loss(self, drafter: Drafter, batch: Batch, scale: Tensor | None) -> tuple[Tensor, list[StepSums]]:
+    def loss(self, drafter: Drafter, batch: Batch, scale: Tensor | None) -> tuple[Tensor, StepSums]:
         """Unroll the drafter over one batch."""
         config = self.config
         with torch.autocast(self.device.type, torch.bfloat16) if self.bfloat16 else nullcontext():
@@ -139,11 +179,8 @@ class Trainer:
 
         Called after every batch: `alive`.
         """
-        sums = [StepSums() for _ in range(self.config.ttt_steps)]
+        sums = StepSums()
         for group in plan_epoch(rows.lengths, self.config.tokens_per_step, 0, 0):
-            batch = pack([rows.document(i) for i in group], self.config.ttt_steps, self.device)
-            assert batch is not None
-            for total, part in zip(sums, self.loss(drafter, batch, scale)[1], strict=True):
-                total.add(part)
+            sums.add(self.loss(drafter, self._pack(rows, group), scale)[1])
             alive()
-        return [total.report() for total in sums]
+        return sums.report()

@@ -23,7 +23,8 @@ def made(masks: list[list[bool]]) -> list[Document]:
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, max_size=5), st.integers(1, 4))
 def test_a_batch_holds_what_it_says(masks: list[list[bool]], steps: int) -> None:
     documents = made(masks)
-    batch = pack(documents, steps)
+    draftable = torch.arange(2000) % 3 != 0
+    batch = pack(documents, steps, draftable=draftable)
     # (document, index) in the order of the batch.
     trained = [
         [(d, p) for d, mask in enumerate(masks) for p in range(len(mask) - 2 - step) if mask[p + 2 + step]]
@@ -63,4 +64,6 @@ def test_a_batch_holds_what_it_says(masks: list[list[bool]], steps: int) -> None
         assert step.next_ids.tolist() == [token.get((d, p + 1 + number), 0) for d, p in queries]
         assert step.rows.tolist() == [queries.index(place) for place in places]
         assert step.teacher.tolist() == [teachers.index((d, p + 1 + number)) for d, p in places]
+        taught_tokens = [token[d, p + 1 + number] + 1000 for d, p in places]
+        assert step.known.tolist() == [index for index, taught in enumerate(taught_tokens) if taught % 3]
     assert batch.trained == sum(map(len, trained))

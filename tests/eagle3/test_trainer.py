@@ -243,22 +243,3 @@ def test_what_fails_in_the_packing_thread_is_raised_where_the_batch_is_asked_for
     assert next(packed)[1] is not None
     with pytest.raises(IndexError):
         next(packed)
-
-
-def test_the_first_fc_points_at_the_next_state_and_has_a_length_of_one(row_of: Callable[..., FeatureRow]) -> None:
-    from eagle3ops.eagle3.initial import next_state_regression
-
-    generator = torch.Generator().manual_seed(3)
-    true = torch.randn(48, 16, generator=generator)
-    rows = []
-    for number in range(40):
-        row = row_of(str(number), [0] * 2 + [1] * 30, number)
-        aux = torch.randn(32, 48, generator=generator)
-        final = torch.zeros(32, 16)
-        final[1:] = 300.0 * (aux[:-1] @ true)
-        rows.append(replace(row, aux=aux, final=final))
-    found = next_state_regression(rows, torch.ones(48))
-    out = torch.cat([row.aux[1:-1] for row in rows]) @ found.T
-    assert float(out.square().mean().sqrt()) == pytest.approx(1.0, rel=1e-4)
-    wanted = torch.cat([row.final[2:] for row in rows])
-    assert float(torch.nn.functional.cosine_similarity(out, wanted).min()) > 0.99

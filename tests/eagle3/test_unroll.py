@@ -180,11 +180,12 @@ def test_loss_and_gradients_equal_a_dense_float64_reference(
     head = head_of(torch.float64)
     drafter = drafter_of(torch.float64)
     documents = [document_of(mask, seed, torch.float64) for seed, mask in enumerate(MASKS)]
-    batch = pack(documents, 3)
+    batch = pack(documents, 3, draftable=drafter.t2d)
     assert batch is not None
     ids = drafter.target_ids(torch.arange(drafter.config.draft_vocab_size))
     states = unroll(drafter, batch, head.embed, steps=3)
-    loss, sums = unrolled_loss(drafter, batch, states, head, head.lm_head_weight[ids], 0.8)
+    loss, found = unrolled_loss(drafter, batch, states, head, head.lm_head_weight[ids], 0.8)
+    sums = found.rows()
     loss.backward()  # type: ignore[no-untyped-call]
 
     weights = {name: p.detach().clone().requires_grad_() for name, p in drafter.named_parameters()}
@@ -192,8 +193,8 @@ def test_loss_and_gradients_equal_a_dense_float64_reference(
     reference = torch.zeros((), dtype=torch.float64)
     for step in range(3):
         count = sum(part[1][step] for part in parts)
-        assert 0 < count == sums[step].loss_rows
-        assert count < sums[step].rows, "the test must hold teacher tokens outside the draft vocabulary"
+        assert 0 < count == sums[step]["loss_rows"]
+        assert count < sums[step]["rows"], "the test must hold teacher tokens outside the draft vocabulary"
         reference = reference + 0.8**step * sum(part[0][step] for part in parts) / count
     reference.backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(loss.detach(), reference.detach(), atol=1e-9, rtol=1e-9)
@@ -208,11 +209,12 @@ def test_metrics_count_tokens_outside_the_draft_vocabulary_as_wrong(
 ) -> None:
     drafter = drafter_of()
     document = document_of(MASKS[0], 0)
-    batch = pack([document], 3)
+    batch = pack([document], 3, draftable=drafter.t2d)
     assert batch is not None
     ids = drafter.target_ids(torch.arange(drafter.config.draft_vocab_size))
     states = unroll(drafter, batch, head.embed, steps=3)
-    _, sums = unrolled_loss(drafter, batch, states, head, head.lm_head_weight[ids], 0.8)
+    _, found = unrolled_loss(drafter, batch, states, head, head.lm_head_weight[ids], 0.8)
+    sums = found.rows()
     whole = [True] * batch.query_rows.numel()
     for number, step in enumerate(batch.steps):
         right = {}
@@ -221,10 +223,10 @@ def test_metrics_count_tokens_outside_the_draft_vocabulary_as_wrong(
             right[row] = bool(pick == batch.teacher_argmax[teacher])
         before = [w and row in right for row, w in enumerate(whole)]
         whole = [b and right[row] for row, b in enumerate(before)]
-        assert sums[number].correct == sum(right.values())
-        assert sums[number].condition_rows == sum(before)
-        assert sums[number].prefix_correct == sum(whole)
-        assert sums[number].rows == len(right)
+        assert sums[number]["correct"] == sum(right.values())
+        assert sums[number]["condition_rows"] == sum(before)
+        assert sums[number]["prefix_correct"] == sum(whole)
+        assert sums[number]["rows"] == len(right)
 
 
 def test_full_argmax_is_the_argmax(head: TargetHead) -> None:
