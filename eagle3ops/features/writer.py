@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle3ops.eagle3.durable import TMP_SUFFIX, sha256_of, write_bytes_durably, write_durably
@@ -33,6 +32,7 @@ from eagle3ops.features.format import (
     render_record,
 )
 from eagle3ops.features.quantised import QuantisedRow, quantise, taught
+from eagle3ops.features.shard_file import write_tensors
 from eagle3ops.runs.files import sync_folder
 
 
@@ -60,11 +60,13 @@ def scan(row: FeatureRow | QuantisedRow) -> str | None:
     # In eight bits the scale tells: it is not finite where a number was not, and 0 where all were.
     judged = (row.aux_scale, row.final_scale) if isinstance(row, QuantisedRow) else (row.aux, row.final)
     for name, states in zip(("aux", "final"), judged, strict=True):
-        if not bool(torch.isfinite(states).all()):
-            at = int((~torch.isfinite(states)).any(-1).nonzero()[0])
+        # NaN and infinity are found in the largest, so one pass tells everything.
+        largest = states.abs().amax(-1)
+        if not bool(torch.isfinite(largest).all()):
+            at = int((~torch.isfinite(largest)).nonzero()[0])
             kind = "NaN" if bool(torch.isnan(states[at]).any()) else "infinity"
             return f"{kind} in {name} at token {at}"
-        zero = (states == 0).all(-1)
+        zero = largest == 0
         if bool(zero.any()):
             return f"{name} is all zeros at token {int(zero.nonzero()[0])}"
     return None
@@ -192,37 +194,36 @@ class FeatureWriter:
             raise NoSoundRow(f"shard {name} has no sound row: {reasons}")
         offsets = torch.tensor([0, *(row.token_ids.numel() for row in sound)]).cumsum(0)
         tensors = {
-            "token_ids": torch.cat([row.token_ids for row in sound]).to(torch.int32),
-            "loss_mask": torch.cat([row.loss_mask for row in sound]),
+            "token_ids": [row.token_ids.to(torch.int32) for row in sound],
+            "loss_mask": [row.loss_mask for row in sound],
             **self._states(sound),
-            "offsets": offsets,
+            "offsets": [offsets],
         }
         metadata = {"ids": json.dumps([row.id for row in sound]), "target": self.header.target_fingerprint}
-        path = self.folder / (name + SHARD_SUFFIX)
-        write_durably(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+        path, digests = self.folder / (name + SHARD_SUFFIX), list[str]()
+        write_durably(path, lambda temporary: digests.append(write_tensors(temporary, tensors, metadata)))
         record = ShardRecord(
             shard=name,
             rows=len(sound),
             tokens=int(offsets[-1]),
             bytes=path.stat().st_size,
-            sha256=sha256_of(path),
+            sha256=digests[0],
             dropped=dropped,
         )
         self._append(record)
         return record
 
-    def _states(self, rows: Sequence[FeatureRow | QuantisedRow]) -> dict[str, Tensor]:
+    def _states(self, rows: Sequence[FeatureRow | QuantisedRow]) -> dict[str, list[Tensor]]:
         names = ["aux", "final"]
         if self.header.dtype == "float8_e4m3fn":
             names += ["aux_scale", "final_scale"]
-        kept = [taught(row.loss_mask) for row in rows] if self.header.final_tokens == "taught" else None
-
-        def part(name: str) -> Tensor:
-            if kept is None or not name.startswith("final"):
-                return torch.cat([getattr(row, name) for row in rows])
-            return torch.cat([getattr(row, name)[keep] for row, keep in zip(rows, kept, strict=True)])
-
-        return {name: part(name) for name in names}
+        found: dict[str, list[Tensor]] = {name: [getattr(row, name) for row in rows] for name in names}
+        if self.header.final_tokens == "taught":
+            kept = [taught(row.loss_mask) for row in rows]
+            for name in names:
+                if name.startswith("final"):
+                    found[name] = [states[keep] for states, keep in zip(found[name], kept, strict=True)]
+        return found
 
     def _quantised(self, row: FeatureRow | QuantisedRow) -> QuantisedRow:
         if isinstance(row, QuantisedRow):
