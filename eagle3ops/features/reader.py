@@ -5,6 +5,7 @@ Shards are memory-mapped: a row is a view into its file, and the kernel decides 
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -24,6 +25,9 @@ from eagle3ops.features.format import (
 )
 from eagle3ops.features.quantised import StoredRow, taught
 from eagle3ops.features.writer import FeatureRow, find_problem
+
+HASHED_AT_ONCE = 8
+"""Shards that are compared with the manifest side by side: a disk reads faster than one core hashes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,16 +105,17 @@ class FeatureReader:
         ]
         if self._manifest.torn:
             found.append(Problem(MANIFEST, "manifest", f"the last line of {self.folder / MANIFEST} is torn"))
-        for record in self.shards:
-            problem = find_problem(self.folder, record)
-            if problem is None:
-                try:
-                    self.open(record)
-                except FeatureError as error:
-                    problem = Problem(record.shard, "unreadable", error.what)
-            if problem is not None:
-                found.append(problem)
-        return found
+        with ThreadPoolExecutor(HASHED_AT_ONCE, "verify") as pool:
+            return found + [problem for problem in pool.map(self._problem, self.shards) if problem is not None]
+
+    def _problem(self, record: ShardRecord) -> Problem | None:
+        if (problem := find_problem(self.folder, record)) is not None:
+            return problem
+        try:
+            self.open(record)
+        except FeatureError as error:
+            return Problem(record.shard, "unreadable", error.what)
+        return None
 
     def open(self, record: ShardRecord) -> Shard:
         """Map one shard.

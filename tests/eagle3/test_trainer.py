@@ -243,3 +243,16 @@ def test_what_fails_in_the_packing_thread_is_raised_where_the_batch_is_asked_for
     assert next(packed)[1] is not None
     with pytest.raises(IndexError):
         next(packed)
+
+
+def test_the_scale_comes_from_rows_all_over_a_long_text(
+    row_of: Callable[..., FeatureRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eagle3ops.eagle3 import training_data
+
+    rows = [replace(row_of(str(i), [0, 1, 1, 1], i), aux=torch.full((4, 48), float(i))) for i in range(10)]
+    whole = training_data.aux_rms(rows)
+    assert torch.allclose(whole, torch.tensor(sum(i * i for i in range(10)) / 10).sqrt().expand(48))
+    monkeypatch.setattr(training_data, "SCALE_TOKENS", 15)
+    some = training_data.aux_rms(rows)
+    assert torch.allclose(some, torch.tensor((0 + 9 + 36 + 81) / 4).sqrt().expand(48))
