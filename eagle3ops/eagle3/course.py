@@ -1,6 +1,6 @@
 """How does one process train its steps? Batch by batch, logged, evaluated, with checkpoints on the way."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eagle3ops.eagle3.listener import Listener
 from eagle3ops.eagle3.losses import StepSums
 from eagle3ops.eagle3.optim import Schedule
 from eagle3ops.eagle3.train_log import TrainLog
@@ -18,8 +19,6 @@ from eagle3ops.eagle3.training_state import TrainingState
 
 AHEAD = 3
 """Batches that are packed before a GPU needs them."""
-Progress = Callable[[int, int], None]
-Metric = Callable[[str, float, int | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,7 @@ def run_course(
     state: TrainingState,
     held: Corpus | None,
     out: Path,
-    progress: Progress,
-    metric: Metric,
+    listener: Listener,
     extra: dict[str, Tensor] | None = None,
 ) -> tuple[int, list[dict[str, float]]]:
     """Train a course to its end, where a checkpoint is durable; returns the positions trained and the last means."""
@@ -56,8 +54,8 @@ def run_course(
     sums = StepSums()
     norm = torch.zeros(())
     last: list[dict[str, float]] = []
-    progress(course.first, total)
-    with TrainLog(out, course.first, metric) as log:
+    listener.progress(course.first, total)
+    with TrainLog(out, course.first, listener.metric) as log:
         steps = range(course.first, course.last)
         batches = trainer.packed(
             islice(course.batches, len(steps)), ahead=AHEAD if trainer.device.type == "cuda" else 0
@@ -89,11 +87,11 @@ def run_course(
                     },
                 )
             if held is not None and config.eval_every and done % config.eval_every == 0 and done < total:
-                found = trainer.evaluate(drafter, trainer.scale, held, partial(progress, step, total))
+                found = trainer.evaluate(drafter, trainer.scale, held, partial(listener.progress, step, total))
                 log.add(done, _flat("heldout", found))
             if done % config.checkpoint_every == 0 or done == course.last:
                 state.save(done, drafter, optimizers, extra)
-            progress(done, total)
+            listener.progress(done, total)
     return positions, last
 
 

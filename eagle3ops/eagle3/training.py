@@ -11,7 +11,7 @@ same machine, training ends with the same export, bit by bit.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,10 @@ from typing import Any
 import torch
 
 from eagle3ops.eagle3.conclusion import TrainResult, conclude, heldout_corpus
-from eagle3ops.eagle3.course import Course, Metric, Progress, run_course
+from eagle3ops.eagle3.course import Course, run_course
 from eagle3ops.eagle3.durable import sha256_of
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.eagle3.listener import SILENT, Listener
 from eagle3ops.eagle3.optim import build_optimizers
 from eagle3ops.eagle3.packing import batches_from, plan_epoch
 from eagle3ops.eagle3.target_head import TargetHead
@@ -74,10 +75,7 @@ def train_rows(
     config: TrainConfig,
     *,
     data_key: str,
-    progress: Progress = lambda done, total: None,
-    metric: Metric = lambda name, value, step: None,
-    info: Callable[[str], None] = lambda text: None,
-    warn: Callable[[str], None] = lambda text: None,
+    listener: Listener = SILENT,
     init_from: Path | None = None,
 ) -> TrainResult:
     """Train a drafter, or go on where a killed training stopped; blocks until the export is checked.
@@ -86,7 +84,6 @@ def train_rows(
         rows, heldout: with their hidden states; `heldout` may be empty.
         layers: the boundaries that the rows' aux states hold.
         data_key: changes whenever the rows change.
-        progress: called with steps done and steps in all.
         init_from: an exported drafter to go on from.
 
     Raises:
@@ -98,18 +95,18 @@ def train_rows(
     with reproducible(config):
         trainer = Trainer(rows, layers, head, config)
         initial = trainer.start(init_from)
-        if trainer.corpus.skipped:
-            warn(f"{len(trainer.corpus.skipped)} rows train nothing and are left out: {trainer.corpus.skipped[0]}, ...")
-        info(trainer.beginning(initial))
+        if skipped := trainer.corpus.skipped:
+            listener.warn(f"{len(skipped)} rows train nothing and are left out: {skipped[0]}, ...")
+        listener.info(trainer.beginning(initial))
         held = heldout_corpus(heldout, head, config)
         key = training_key([config, data_key, layers, head.shape, trainer.bfloat16, torch.get_num_threads()], init_from)
         total = total_steps(config, trainer.corpus.lengths)
         state = TrainingState(out / "checkpoint", key)
         optimizers = build_optimizers(trainer.drafter, config)
-        first = state.load(trainer.drafter, optimizers, warn)
+        first = state.load(trainer.drafter, optimizers, listener.warn)
         batches = batches_from(trainer.corpus.lengths, config.tokens_per_step, config.seed, first)
         course = Course(first=first, last=total, total=total, batches=batches)
-        positions, last = run_course(trainer, optimizers, course, state, held, out, progress, metric)
+        positions, last = run_course(trainer, optimizers, course, state, held, out, listener)
         result = conclude(trainer, held, layers, out)
         return replace(
             result,

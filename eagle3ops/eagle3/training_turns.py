@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from eagle3ops.eagle3.conclusion import TrainResult, conclude, heldout_corpus
-from eagle3ops.eagle3.course import Course, Metric, Progress, run_course
+from eagle3ops.eagle3.course import Course, run_course
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.eagle3.listener import SILENT, Listener
 from eagle3ops.eagle3.optim import build_optimizers
 from eagle3ops.eagle3.packing import batches_from
 from eagle3ops.eagle3.target_head import TargetHead
@@ -101,10 +102,7 @@ def train_turn(
     config: TrainConfig,
     *,
     data_key: str,
-    progress: Progress = lambda done, total: None,
-    metric: Metric = lambda name, value, step: None,
-    info: Callable[[str], None] = lambda text: None,
-    warn: Callable[[str], None] = lambda text: None,
+    listener: Listener = SILENT,
     init_from: Path | None = None,
 ) -> None:
     """Train the steps of one turn, from the newest checkpoint on; a checkpoint at their end is durable afterwards.
@@ -121,7 +119,7 @@ def train_turn(
     places = {index: place for place, index in enumerate(indices)}
     with reproducible(config):
         state = TrainingState(out / "checkpoint", _key(text, layers, head, config, data_key, init_from))
-        begun, extra = state.newest(warn)
+        begun, extra = state.newest(listener.warn)
         if not turn.first <= begun < turn.last:
             raise Eagle3opsError(
                 f"the newest sound checkpoint is at step {begun}, these rows are for steps {turn.first} to {turn.last}",
@@ -131,11 +129,11 @@ def train_turn(
             [rows[index] for index in indices], layers, head, config, counts=text.counts, scale=extra.get(SCALE)
         )
         if begun == 0:
-            info(trainer.beginning(trainer.start(init_from)))
+            listener.info(trainer.beginning(trainer.start(init_from)))
         else:
             trainer.drafter.to(trainer.device)
         optimizers = build_optimizers(trainer.drafter, config)
-        if state.load(trainer.drafter, optimizers, warn) != begun:
+        if state.load(trainer.drafter, optimizers, listener.warn) != begun:
             raise Eagle3opsError("a checkpoint changed while it was read", remedy="resume the run")
         trainer.place()
         held = heldout_corpus(heldout, head, config) if config.eval_every else None
@@ -145,7 +143,7 @@ def train_turn(
             total=total_steps(config, text.lengths),
             batches=_present(batches_from(text.lengths, config.tokens_per_step, config.seed, begun), places),
         )
-        run_course(trainer, optimizers, course, state, held, out, progress, metric, {SCALE: trainer.scale})
+        run_course(trainer, optimizers, course, state, held, out, listener, {SCALE: trainer.scale})
 
 
 def conclude_turns(
@@ -181,7 +179,7 @@ def conclude_turns(
         result,
         steps=total,
         positions=text.positions * config.epochs,
-        initial="from the target, by the rows of the first turn" if init_from is None else f"{init_from}",
+        initial="from the target" if init_from is None else f"{init_from}",
         seconds=time.monotonic() - began,
     )
 

@@ -1,11 +1,10 @@
 """How is a drafter trained from folders of features?"""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from eagle3ops.eagle3.conclusion import TrainResult
-from eagle3ops.eagle3.course import Metric, Progress
+from eagle3ops.eagle3.listener import SILENT, Listener
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.train_config import TrainConfig
 from eagle3ops.eagle3.training import train_rows
@@ -25,10 +24,7 @@ def train(
     out: Path,
     config: TrainConfig,
     *,
-    progress: Progress = lambda done, total: None,
-    metric: Metric = lambda name, value, step: None,
-    info: Callable[[str], None] = lambda text: None,
-    warn: Callable[[str], None] = lambda text: None,
+    listener: Listener = SILENT,
     init_from: Path | None = None,
 ) -> TrainResult:
     """Train a drafter, or go on where a killed training stopped; blocks until the export is checked.
@@ -36,7 +32,6 @@ def train(
     Args:
         features: what is trained on; heldout: what the accept length is predicted on.
         out: gets `checkpoint/`, `metrics.jsonl`, `tensorboard/` and at last `drafter/`.
-        progress: called with steps done and steps in all; metric: with name, value and step.
         init_from: an exported drafter to go on from.
 
     Raises:
@@ -67,9 +62,6 @@ def train(
         out,
         config,
         data_key=_data_key(readers),
-        progress=progress,
-        metric=metric,
-        info=info,
-        warn=warn,
+        listener=listener,
         init_from=init_from,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from eagle3ops.eagle3.listener import Listener
 from eagle3ops.engines.footprint import engine_forecast
 from eagle3ops.jobs.extract.job import Extract
 from eagle3ops.jobs.extract.quota import QUOTA_FILE, Survey, heldout_bytes, outlook, survey
@@ -155,10 +156,7 @@ class Train(Job):
             head,
             ctx.out,
             train_config(ctx.pipeline, spec),
-            progress=lambda done, total: ctx.progress(done, total, "steps"),
-            metric=lambda name, value, step: ctx.metric(name, value, step),
-            info=ctx.info,
-            warn=ctx.warn,
+            listener=listener_of(ctx),
             init_from=None if spec.init_from is None else Path(spec.init_from),
         )
         write_prediction(ctx.out, result)
@@ -216,6 +214,16 @@ def survey_of(ctx: Context, extract: ExtractSpec, heldout: int) -> Survey:
         hidden_size=info.hidden_size,
         vocab_size=info.vocab_size,
         heldout=heldout,
+    )
+
+
+def listener_of(ctx: Context) -> Listener:
+    """A training that is heard as the train stage."""
+    return Listener(
+        progress=lambda done, total: ctx.progress(done, total, "steps"),
+        metric=lambda name, value, step: ctx.metric(name, value, step),
+        info=ctx.info,
+        warn=ctx.warn,
     )
 
 

@@ -26,7 +26,7 @@ from eagle3ops.jobs.extract.quota import Survey, heldout_bytes, numbered_id, pla
 from eagle3ops.jobs.extract.shards import extract_split
 from eagle3ops.jobs.extract.source import states_source
 from eagle3ops.jobs.extract.spec import ExtractSpec
-from eagle3ops.jobs.train.job import TrainSpec, survey_of, train_config, write_prediction
+from eagle3ops.jobs.train.job import TrainSpec, listener_of, survey_of, train_config, write_prediction
 from eagle3ops.jobs.train.turns import COMPLETE, RESULT, DamagedPart, alone, parts_folder, turn_folder
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
@@ -166,10 +166,7 @@ def _train(ctx: Context, spec: TrainSpec, survey: Survey, turn: Turn, key: str, 
         ctx.out,
         train_config(ctx.pipeline, spec),
         data_key=key,
-        progress=lambda done, total: ctx.progress(done, total, "steps"),
-        metric=lambda name, value, step: ctx.metric(name, value, step),
-        info=ctx.info,
-        warn=ctx.warn,
+        listener=listener_of(ctx),
         init_from=None if spec.init_from is None else Path(spec.init_from),
     )
 

@@ -16,6 +16,7 @@ import torch
 
 from eagle3ops.eagle3.checkpoint import CheckpointError, export_drafter, load_drafter
 from eagle3ops.eagle3.drafter import Drafter
+from eagle3ops.eagle3.listener import Listener
 from eagle3ops.eagle3.packing import pack
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.train_config import TrainConfig
@@ -43,8 +44,10 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from toy_drafter import make_head
 from test_trainer import CONFIG
+from eagle3ops.eagle3.listener import Listener
 from eagle3ops.features.training import train
-train(Path(sys.argv[2]), None, make_head(), Path(sys.argv[3]), CONFIG, progress=lambda done, total: time.sleep(0.2))
+slow = Listener(progress=lambda done, total: time.sleep(0.2))
+train(Path(sys.argv[2]), None, make_head(), Path(sys.argv[3]), CONFIG, listener=slow)
 """
 
 
@@ -87,7 +90,7 @@ def test_a_killed_training_ends_with_the_same_bytes(
                 raise StopHere
 
         with pytest.raises(StopHere):
-            train(features, None, head, cut, config, progress=stop)
+            train(features, None, head, cut, config, listener=Listener(progress=stop))
     else:
         child = subprocess.Popen(
             [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(features), str(cut)],
@@ -121,7 +124,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     data[-1] ^= 1
     newest.write_bytes(data)
     warnings: list[str] = []
-    result = train(features, None, head, tmp_path / "out", CONFIG, warn=warnings.append)
+    result = train(features, None, head, tmp_path / "out", CONFIG, listener=Listener(warn=warnings.append))
     assert [newest.name in text for text in warnings] == [True]
     assert result.resumed_from == 16
     assert exported(tmp_path / "out") == wanted
@@ -146,8 +149,10 @@ def test_the_loss_falls_and_the_export_is_evaluated(
         head,
         tmp_path / "out",
         config,
-        progress=lambda done, total: steps.append(done),
-        metric=lambda name, value, step: seen.append((name, value, step)),
+        listener=Listener(
+            progress=lambda done, total: steps.append(done),
+            metric=lambda name, value, step: seen.append((name, value, step)),
+        ),
     )
     # Whoever waits for the evaluation sees that it goes on.
     assert steps.count(29) > 1
@@ -184,7 +189,8 @@ def test_a_warm_start_begins_where_the_drafter_ended(
     first = train(features, None, head, tmp_path / "first", CONFIG)
     said: list[str] = []
     barely = replace(CONFIG, steps=1, lr=1e-12, weight_decay=0.0)
-    train(features, None, head, tmp_path / "second", barely, init_from=first.drafter, info=said.append)
+    heard = Listener(info=said.append)
+    train(features, None, head, tmp_path / "second", barely, init_from=first.drafter, listener=heard)
     one, two = load_drafter(first.drafter, 4), load_drafter(tmp_path / "second" / "drafter", 4)
     for name, value in one.state_dict().items():
         torch.testing.assert_close(two.state_dict()[name], value, atol=1e-2, rtol=1e-2, msg=name)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from eagle3ops.eagle3.conclusion import TrainResult
 from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.eagle3.listener import Listener
 from eagle3ops.eagle3.packing import plan_epoch
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.train_config import TrainConfig
@@ -88,7 +89,18 @@ class World:
                 raise KeyboardInterrupt
 
         rows = {index: self.rows[index] for index in turn.rows if index != without}
-        train_turn(rows, turn, self.text, [], LAYERS, self.head, self.out, self.config, data_key="k", progress=progress)
+        train_turn(
+            rows,
+            turn,
+            self.text,
+            [],
+            LAYERS,
+            self.head,
+            self.out,
+            self.config,
+            data_key="k",
+            listener=Listener(progress=progress),
+        )
 
     def conclude(self, heldout: list[FeatureRow]) -> TrainResult:
         return conclude_turns(self.text, heldout, LAYERS, self.head, self.out, self.config, data_key="k")
