@@ -5,7 +5,7 @@ import json
 from typing import ClassVar
 
 from eagle3ops.answers import Split, read_answers
-from eagle3ops.engines.footprint import check_layers, engine_forecast
+from eagle3ops.engines.footprint import check_layers, engine_forecast, engine_refusal
 from eagle3ops.jobs.extract.quota import QUOTA_FILE, check_memory, measure, outlook
 from eagle3ops.jobs.extract.road import choose_road, kept_layers, road_of
 from eagle3ops.jobs.extract.shards import extract_split
@@ -50,7 +50,8 @@ class Extract(Job):
         notes = [f"{states} hidden states a token in {spec.dtype}"]
         if spec.keep == "needed":
             notes.append("final states only where the target wrote the next token")
-        notes.append(road_of(ctx, spec)[1])
+        road, why = road_of(ctx, spec)
+        notes.append(why)
         outputs: tuple[str, ...] = ("train/", "heldout/")
         if hidden is None:
             notes.append("bytes are known once fetch has run")
@@ -70,6 +71,7 @@ class Extract(Job):
             forecast=engine_forecast(
                 ctx, rows=spec.rows_per_batch, length=512, tokens=tokens, disk_bytes=disk, notes=tuple(notes)
             ),
+            refusal=engine_refusal(ctx, speculation=False) if road == "engine" else None,
         )
 
     async def run(self, ctx: Context) -> None:

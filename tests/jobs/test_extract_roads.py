@@ -20,6 +20,9 @@ from eagle3ops.jobs.extract.road import choose_road
 from eagle3ops.jobs.extract.shards import extract_split
 from eagle3ops.jobs.extract.spec import ExtractSpec
 from eagle3ops.jobs.train.turns import COMPLETE, clear, parts_folder, turn_folder
+from eagle3ops.runs.job import load_registry
+from eagle3ops.runs.planning import plan_stages
+from eagle3ops.spec.load import parse_pipeline
 from eagle3ops.spec.models import EngineSpec
 
 SGLANG = EngineSpec(name="sglang")
@@ -43,6 +46,23 @@ def test_the_engine_computes_where_it_can_and_the_reason_is_told() -> None:
 def test_an_engine_that_cannot_is_refused_where_it_was_asked_for(engine: EngineSpec, layers: AuxLayers) -> None:
     with pytest.raises(RequestError, match=r"stages\.extract\.through"):
         choose_road(ExtractSpec(through="engine"), engine, layers)
+
+
+def test_a_plan_refuses_the_engine_that_is_missing_where_it_computes(tmp_path: Path) -> None:
+    registry = load_registry()
+
+    def refused(road: str) -> list[str]:
+        text = (
+            f"schema: 1\nname: x\ntarget: {{model: tiny-random}}\nengine: {{name: sglang, python: {tmp_path}/none}}\n"
+            f"stages: {{extract: {{through: {road}}}}}\n"
+        )
+        planned = plan_stages(parse_pipeline(text, "x", registry.specs()), registry, tmp_path / "r", tmp_path / "c")
+        return [one.name for one in planned if one.plan.refusal is not None]
+
+    assert "extract" in refused("engine")
+    found = refused("reference")
+    assert "generate" in found
+    assert "extract" not in found
 
 
 def test_memory_needs_a_bound_and_room(tmp_path: Path) -> None:
