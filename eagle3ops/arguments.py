@@ -69,6 +69,7 @@ def build_parser() -> ArgumentParser:
 
     plan = commands.add_parser("plan", parents=[common, settings], help="what would run, what is done, and forecasts")
     plan.add_argument("file", nargs="?", help="pipeline file, or the name of a bundled one (demo)")
+    plan.add_argument("--spec", dest="plan_spec", metavar="FILE", help="the same file, named as for --job")
     plan.add_argument("--job", dest="plan_job", metavar="NAME", default="pipeline", help="only this stage")
 
     spec = commands.add_parser("spec", help="check a pipeline file, or print its JSON Schema")

@@ -53,7 +53,7 @@ def test_version_answers_without_importing_anything_heavy() -> None:
 
 
 def test_headless_commands_import_neither_the_terminal_nor_torch(tmp_path: Path) -> None:
-    for arguments in (("spec", "schema"), ("spec", "check", "demo"), ("plan", "demo")):
+    for arguments in (("spec", "schema"), ("spec", "check", "demo"), ("plan", "demo"), ("plan", "--spec", "demo")):
         loaded = imported(*arguments)
         assert "pydantic" in loaded, arguments
         assert loaded.isdisjoint({"textual", "torch", "transformers", "safetensors"}), arguments
@@ -78,6 +78,7 @@ def test_without_a_terminal_the_console_is_refused_without_escape_codes() -> Non
         (("--job", "pipeline", "--set", "host=mars"), "unknown host 'mars'"),
         (("--job", "pipeline", "--set", "stages.train.nonsense=1"), "stages.train.nonsense: unknown key"),
         (("plan", "demo", "--job", "trian"), "did you mean 'train'?"),
+        (("plan", "demo", "--spec", "tiny"), "two pipeline files are named, demo and --spec tiny"),
         (("web", "--listen", "0.0.0.0"), "ssh -L 7333:localhost:7333"),
         (("web", "--host", "mars"), "unknown host 'mars'"),
         (("web", "--port", "70000"), "argument --port: '70000' is not a port (0 to 65535)"),

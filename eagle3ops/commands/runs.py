@@ -28,7 +28,7 @@ def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides:
     if args.command == "spec" and args.spec_command == "schema":
         write_json(json_schema(registry.specs()))
         return ExitCode.DONE
-    pipeline, source = read_pipeline(args.file, registry, overrides)
+    pipeline, source = read_pipeline(_file_of(args), registry, overrides)
     if args.command == "spec":
         if json:
             write_json(pipeline.model_dump(mode="json", by_alias=True))
@@ -53,6 +53,15 @@ def plan_or_spec(args: Namespace, root: str | None, host: str | None, overrides:
         code = planned.get("exit_code") or int(ExitCode.REFUSED)
         raise error_from({"what": planned["refused"], "remedy": planned["remedy"], "exit_code": code})
     return ExitCode.DONE
+
+
+def _file_of(args: Namespace) -> str | None:
+    named: str | None = getattr(args, "plan_spec", None)
+    if named is not None and args.file is not None:
+        raise RequestError(
+            f"two pipeline files are named, {args.file} and --spec {named}", remedy="leave one of them out"
+        )
+    return named or args.file
 
 
 def _plan_table(planned: Mapping[str, Any]) -> None:
