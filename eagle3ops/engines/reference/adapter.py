@@ -7,9 +7,8 @@ import sys
 from typing import NoReturn
 
 from eagle3ops.engines.base import LogFact, ServeSpec, speculation_flags
+from eagle3ops.engines.reference.command_line import READY, parser
 from eagle3ops.errors import RequestError
-
-READY = "The reference engine is ready at "
 
 _DECODE = re.compile(
     r"Decode batch, #running-req: (?P<running>\d+).*?"
@@ -42,8 +41,6 @@ class ReferenceAdapter:
         only what its command line does not take."""
         if not spec.arguments:
             return
-        from eagle3ops.engines.reference.__main__ import parser
-
         try:
             _, unknown = parser(Refusing).parse_known_args(self.argv(spec)[3:])
         except ValueError as error:
