@@ -35,6 +35,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Sequence[Tensor]], metadata:
 
     Raises:
         OSError: the disk is full or cannot be written.
+        UnicodeEncodeError: a name or the metadata is no Unicode text (half a surrogate pair).
     """
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     # The widest first, so that every tensor begins at a multiple of its item's size.
@@ -45,7 +46,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Sequence[Tensor]], metadata:
         end += sum(piece.numel() * piece.itemsize for piece in pieces)
         shape = [sum(piece.shape[0] for piece in pieces), *pieces[0].shape[1:]]
         header[name] = {"dtype": _DTYPES[pieces[0].dtype], "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
+    # As UTF-8, as the library writes it: escaped, half a surrogate pair would get in and make a file nobody can read.
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     digest = hashlib.sha256()
     with path.open("wb", buffering=0) as file:

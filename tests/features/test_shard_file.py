@@ -1,6 +1,9 @@
 """What the shard writer writes, read by the safetensors library."""
 
+import errno
 import hashlib
+import resource
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,8 +15,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eagle3ops.eagle3.layers import AuxLayers
+from eagle3ops.features import FeatureHeader, FeatureReader, FeatureRow, FeatureWriter, shard_file
 from eagle3ops.features.shard_file import write_tensors
 
+HEADER = FeatureHeader(
+    target_fingerprint="abc", aux_layers=AuxLayers((1, 2), 4), hidden_size=8, dtype="bfloat16", final_state="pre_norm"
+)
 DTYPES = (
     torch.int64, torch.int32, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.bool,
 )  # fmt: skip
@@ -57,12 +65,52 @@ def test_a_shard_has_the_bytes_that_the_library_would_write(dtype: torch.dtype, 
         "final": torch.arange(10.0).view(5, 2).to(dtype),
         "offsets": torch.tensor([0, 2, 5]),
     }
-    save_file(whole, tmp_path / "theirs", metadata={"ids": '["a", "b"]'})
+    # Two keys would come in any order from the library.
+    metadata = {"ids": '["a", "b\\u00fc"]\tü ☃ 😀 \x00\x1f\x7f\u2028'}
+    save_file(whole, tmp_path / "theirs", metadata=metadata)
     cut = {name: [tensor[:2], tensor[2:]] for name, tensor in whole.items()}
-    write_tensors(tmp_path / "ours", cut, {"ids": '["a", "b"]'})
+    write_tensors(tmp_path / "ours", cut, metadata)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
 def test_a_full_disk_says_so() -> None:
     with pytest.raises(OSError, match="No space left"):
         write_tensors(Path("/dev/full"), {"a": [torch.zeros(3)]}, {})
+
+
+def test_what_is_no_text_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for name, metadata in (("a", {"id": "\ud800"}), ("\ud800", {})):
+        with pytest.raises(UnicodeEncodeError):
+            write_tensors(tmp_path / "shard", {name: [torch.zeros(3)]}, metadata)
+        assert not (tmp_path / "shard").exists()
+
+
+def test_a_system_that_takes_less_than_it_is_given_is_asked_again(tmp_path: Path) -> None:
+    class Hesitant(FileIO):
+        def write(self, data: memoryview) -> int:  # type: ignore[override]
+            return super().write(data[:7])
+
+    data = bytes(range(100))
+    with Hesitant(tmp_path / "file", "w") as file:
+        shard_file._write(file, memoryview(data))
+    assert (tmp_path / "file").read_bytes() == data
+
+
+def test_a_disk_that_fills_up_halfway_leaves_nothing(tmp_path: Path) -> None:
+    tokens = 100
+    row = FeatureRow(
+        "a", torch.arange(tokens, dtype=torch.int32), torch.ones(tokens, dtype=torch.bool),
+        torch.ones(tokens, 16).bfloat16(), torch.ones(tokens, 8).bfloat16(),
+    )  # fmt: skip
+    writer = FeatureWriter(tmp_path / "features", HEADER)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        with pytest.raises(OSError, match=r"0\.safetensors") as caught:
+            writer.write_shard("0", [row])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG
+    assert [path.name for path in (tmp_path / "features").iterdir()] == ["header.json"]
+    writer.write_shard("0", [row])
+    assert FeatureReader(tmp_path / "features").verify() == []
