@@ -13,13 +13,18 @@ TMP_SUFFIX = ".tmp"
 
 
 def write_durably(path: Path, write: Callable[[Path], object]) -> None:
-    """`write_whole`, with what went wrong inside a library as the system's own error.
+    """`write_whole`, with what went wrong inside a library as the system's own error, and the file named.
 
     Raises:
         OSError: from the file system (full, read-only, ...); `path` is as it was before.
     """
     try:
         write_whole(path, write)
+    except OSError as error:
+        # What fails while bytes are written does not say of which file.
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
     except Exception as error:
         if (hidden := _hidden_os_error(error, path)) is not None:
             raise hidden from error
@@ -29,7 +34,7 @@ def write_durably(path: Path, write: Callable[[Path], object]) -> None:
 def _hidden_os_error(error: BaseException, path: Path) -> OSError | None:
     """The system's error inside one of safetensors, which says `(os error 28)` but is no OSError."""
     found = re.search(r"\(os error (\d+)\)", str(error))
-    if found is None or isinstance(error, OSError):
+    if found is None:
         return None
     number = int(found.group(1))
     return OSError(number, os.strerror(number), str(path))
