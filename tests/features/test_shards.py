@@ -1,5 +1,6 @@
 """Shards: what was written comes back, and what was damaged is found, named and made again."""
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,8 @@ from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.eagle3.space import bytes_per_token, row_bytes, split_bytes, used_bytes
 from eagle3ops.features import FeatureError, FeatureHeader, FeatureReader, FeatureRow, FeatureWriter
 from eagle3ops.features.format import NoSoundRow
+from eagle3ops.features.quantised import QuantisedRow
+from eagle3ops.features.writer import scan
 
 HEADER = FeatureHeader(
     target_fingerprint="abc", aux_layers=AuxLayers((1, 2), 4), hidden_size=8, dtype="bfloat16", final_state="pre_norm"
@@ -121,6 +124,51 @@ def test_the_scan_keeps_bad_rows_out_and_names_them(tmp_path: Path, field: str, 
     assert [row.id for row in FeatureReader(tmp_path).rows()] == ["good"]
     with pytest.raises(FeatureError, match="shard y has no sound row: bad"):
         writer.write_shard("y", [spoil(make_row("bad"), field, value)])
+
+
+def first_bad(states: torch.Tensor) -> str | None:
+    """What is wrong with the first bad token, number by number; not finite goes before all zeros."""
+    rows = [[float(x) for x in row] for row in states]
+    for at, row in enumerate(rows):
+        if not all(map(math.isfinite, row)):
+            return f"{'NaN' if any(map(math.isnan, row)) else 'infinity'} in {{}} at token {at}"
+    zeros = [at for at, row in enumerate(rows) if not any(row)]
+    return f"{{}} is all zeros at token {zeros[0]}" if zeros else None
+
+
+NUMBERS = st.sampled_from((0.0, -0.0, 1e-45, -3.0, 65504.0, float("nan"), float("inf"), float("-inf")))
+
+
+@given(
+    st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=6),
+    st.sampled_from((torch.float32, torch.bfloat16)),
+    st.integers(1, 30),
+    st.booleans(),
+)
+def test_the_scan_finds_what_a_look_at_every_number_finds(
+    numbers: list[list[float]], dtype: torch.dtype, times: int, quantised: bool
+) -> None:
+    states, tokens = torch.tensor(numbers).to(dtype).repeat(1, times), len(numbers)
+    fine = torch.ones(tokens, 3, dtype=dtype)
+    ids, mask = torch.arange(tokens, dtype=torch.int32), torch.ones(tokens, dtype=torch.bool)
+    wanted = first_bad(states)
+    for name, pair in (("aux", (states, fine)), ("final", (fine, states))):
+        row: FeatureRow | QuantisedRow = FeatureRow("x", ids, mask, *pair)
+        if quantised:
+            eight = fine.to(torch.float8_e4m3fn)
+            row = QuantisedRow("x", ids, mask, eight, eight, pair[0].float(), pair[1].float())
+        assert scan(row) == (None if wanted is None else wanted.format(name))
+
+
+def test_of_many_shards_every_damaged_one_is_named_in_order(tmp_path: Path) -> None:
+    writer = FeatureWriter(tmp_path, HEADER)
+    for number in range(20):
+        writer.write_shard(f"{number:05d}", [make_row("a")])
+    truncate(tmp_path / "00017.safetensors")
+    flip_last_bit(tmp_path / "00002.safetensors")
+    (tmp_path / "00009.safetensors").unlink()
+    found = [(problem.shard, problem.kind) for problem in FeatureReader(tmp_path).verify()]
+    assert found == [("00002", "checksum"), ("00009", "missing"), ("00017", "truncated")]
 
 
 def test_features_of_another_target_are_not_mixed_in(folder: Path) -> None:
