@@ -45,9 +45,10 @@ class _SoftCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
         whole = grads[0]
-        # To look at the factor would wait for a GPU longer than the product takes there.
+        # To look at the factor would wait for a GPU longer than the product takes there. In place: a second gradient
+        # would take gigabytes. A second backward pass is refused by torch, which sees that the first changed it.
         same = not whole.is_cuda and bool(whole == 1)
-        return gradient if same else gradient * whole.to(gradient.dtype), None, None, None
+        return gradient if same else gradient.mul_(whole.to(gradient.dtype)), None, None, None
 
 
 def soft_cross_entropy(logits: Tensor, teacher: Tensor, source: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

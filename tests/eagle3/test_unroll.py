@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eagle3ops.eagle3 import ttt
 from eagle3ops.eagle3.drafter import Drafter
-from eagle3ops.eagle3.losses import full_argmax, unrolled_loss
+from eagle3ops.eagle3.losses import full_argmax, soft_cross_entropy, unrolled_loss
 from eagle3ops.eagle3.packing import Document, pack, trained_positions
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.ttt import unroll
@@ -227,6 +227,20 @@ def test_metrics_count_tokens_outside_the_draft_vocabulary_as_wrong(
         assert sums[number]["condition_rows"] == sum(before)
         assert sums[number]["prefix_correct"] == sum(whole)
         assert sums[number]["rows"] == len(right)
+
+
+def test_the_loss_times_a_factor_has_the_gradient_times_it_and_gives_it_once() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 7, generator=generator, dtype=torch.float64).requires_grad_()
+    teacher = torch.randn(3, 7, generator=generator, dtype=torch.float64).softmax(-1)
+    source, weight = torch.tensor([0, 2, 1, 1, 0]), torch.rand(5, generator=generator, dtype=torch.float64)
+    wanted = -(teacher[source] * logits.log_softmax(-1)).sum(-1) @ weight
+    found, _ = soft_cross_entropy(logits, teacher, source, weight)
+    (expected,) = torch.autograd.grad(3 * wanted, logits)
+    (gradient,) = torch.autograd.grad(3 * found, logits, retain_graph=True)
+    torch.testing.assert_close(gradient, expected)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(found, logits)
 
 
 def test_full_argmax_is_the_argmax(head: TargetHead) -> None:
