@@ -83,14 +83,17 @@ SCALE_TOKENS = 1_000_000
 
 
 def aux_rms(rows: Sequence[Row]) -> Tensor:
-    """Root mean square of every aux dimension, float32 `[A*H]`; of rows all over the text where there are many.
+    """Root mean square of every aux dimension, float32 `[A*H]`; where there are many rows, over some drawn of them.
 
     Position 0 is left out: it is an attention sink whose norm is two orders of magnitude above the others'.
     """
     total, count = torch.zeros(rows[0].aux.shape[-1], dtype=torch.float64), 0
-    every = max(1, math.ceil(sum(row.token_ids.numel() for row in rows) / SCALE_TOKENS))
-    for row in rows[::every]:
-        states = row.aux[1:].float()
+    tokens = sum(row.token_ids.numel() for row in rows)
+    some = math.ceil(len(rows) * min(1.0, SCALE_TOKENS / max(1, tokens)))
+    # Drawn, always the same ones: at equal distances only one kind would be seen of texts that take turns.
+    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:some]
+    for index in sorted(drawn.tolist()):
+        states = rows[index].aux[1:].float()
         total += states.square().sum(0).double()
         count += states.shape[0]
     rms = (total / max(1, count)).sqrt()

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eagle3ops.eagle3.checkpoint import CheckpointError, export_drafter, load_drafter
 from eagle3ops.eagle3.drafter import Drafter
 from eagle3ops.eagle3.listener import Listener
+from eagle3ops.eagle3.losses import StepSums
 from eagle3ops.eagle3.packing import pack
 from eagle3ops.eagle3.target_head import TargetHead
 from eagle3ops.eagle3.train_config import TrainConfig
@@ -236,8 +238,8 @@ def test_batches_packed_ahead_are_those_packed_in_turn(
     for (_, one), (_, other) in zip(in_turn, ahead, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
-            assert torch.equal(one.aux, other.aux)
-            assert torch.equal(one.next_ids, other.next_ids)
+            for mine, theirs in zip(one.tensors(), other.tensors(), strict=True):
+                assert torch.equal(mine, theirs)
 
 
 def test_what_fails_in_the_packing_thread_is_raised_where_the_batch_is_asked_for(
@@ -259,6 +261,98 @@ def test_the_scale_comes_from_rows_all_over_a_long_text(
     rows = [replace(row_of(str(i), [0, 1, 1, 1], i), aux=torch.full((4, 48), float(i))) for i in range(10)]
     whole = training_data.aux_rms(rows)
     assert torch.allclose(whole, torch.tensor(sum(i * i for i in range(10)) / 10).sqrt().expand(48))
-    monkeypatch.setattr(training_data, "SCALE_TOKENS", 15)
-    some = training_data.aux_rms(rows)
-    assert torch.allclose(some, torch.tensor((0 + 9 + 36 + 81) / 4).sqrt().expand(48))
+    # Two kinds of text that take turns: both are seen, in about equal parts, and only as many rows as were asked for.
+    read: list[int] = []
+
+    class Told(FeatureRow):
+        __slots__ = ()
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "aux":
+                read.append(int(super().__getattribute__("id")))
+            return super().__getattribute__(name)
+
+    kinds = [row_of(str(i), [0, 1, 1, 1], i) for i in range(400)]
+    turns = [
+        Told(row.id, row.token_ids, row.loss_mask, torch.full((4, 48), 1.0 + 2 * (i % 2)), row.final)
+        for i, row in enumerate(kinds)
+    ]
+    monkeypatch.setattr(training_data, "SCALE_TOKENS", 400)
+    some = training_data.aux_rms(turns)
+    seen = read[1:]  # The first tells the width.
+    assert seen == sorted(set(seen))
+    assert len(seen) == 100
+    assert 35 <= sum(number % 2 for number in seen) <= 65
+    squares = sum(9 if number % 2 else 1 for number in seen) / 100
+    assert torch.allclose(some, torch.tensor(squares).sqrt().expand(48))
+    assert torch.equal(training_data.aux_rms(turns), some)
+
+
+def test_a_new_drafter_has_the_targets_head_over_its_vocabulary_and_noise_below_it(
+    head: TargetHead, row_of: Callable[..., FeatureRow], drafter_of: Callable[..., Drafter]
+) -> None:
+    rows = [row_of(str(i), [0] * 3 + [1] * 6, i) for i in range(6)]
+
+    def started(seed: int) -> Drafter:
+        trainer = Trainer(rows, drafter_of().config.aux_layers, head, replace(CONFIG, seed=seed))
+        assert trainer.start(None) == "from the target: lm_head"
+        return trainer.drafter
+
+    one, same, other = started(0), started(0), started(1)
+    ids = one.target_ids(torch.arange(CONFIG.draft_vocab_size))
+    assert torch.equal(one.lm_head.weight, head.lm_head_weight[ids])
+    for name, value in one.named_parameters():
+        assert torch.equal(value, same.get_parameter(name)), name
+        if value.ndim == 1:
+            assert bool((value == 1).all()), name
+        elif name != "lm_head.weight":
+            assert not torch.equal(value, other.get_parameter(name)), name
+            bound = value.shape[1] ** -0.5
+            assert 0.8 * bound < float(value.detach().abs().max()) <= bound * (1 + 1e-6), name
+
+
+class Waits(TorchDispatchMode):
+    """Notes the operations that a GPU would have to finish its work for."""
+
+    WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "equal", "repeat_interleave")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__.rstrip("_")
+        picks = [index for index in args[1] if index is not None] if name == "index" or name == "index_put" else []
+        if any(func.overloadpacket.__name__.startswith(one) for one in self.WAITING) or any(
+            index.dtype == torch.bool for index in picks
+        ):
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_in_a_step_waits_for_a_gpu(
+    head: TargetHead, row_of: Callable[..., FeatureRow], drafter_of: Callable[..., Drafter]
+) -> None:
+    rows = [row_of(str(i), [0] * 3 + [1] * (6 + i), i) for i in range(4)]
+    trainer = Trainer(rows, drafter_of().config.aux_layers, head, CONFIG)
+    trainer.start(None)
+    batch, sums = trainer.batch([0, 1, 2, 3]), StepSums()
+    with Waits() as waits:
+        loss, part = trainer.loss(trainer.drafter, batch, trainer.scale)
+        sums.add(part)
+        sums.add(part)
+        assert waits.found == []
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert waits.found == ["_local_scalar_dense"], "on a CPU, whether the factor is one"
+        waits.found.clear()
+        torch.nn.utils.clip_grad_norm_(trainer.drafter.parameters(), 0.5)
+        assert waits.found == []
+        sums.report()
+    assert batch.trained == sum(row["rows"] for row in part.rows())
+    assert [row["rows"] for row in sums.rows()] == [2 * row["rows"] for row in part.rows()]
+
+
+def test_the_sum_of_nothing_reports_nothing() -> None:
+    sums = StepSums()
+    sums.add(StepSums())
+    assert sums.report() == []
