@@ -52,7 +52,6 @@ def run_course(
     schedule = Schedule(config, total, optimizers)
     positions = 0
     sums = StepSums()
-    norm = torch.zeros(())
     last: list[dict[str, float]] = []
     listener.progress(course.first, total)
     with TrainLog(out, course.first, listener.metric) as log:

@@ -1,4 +1,4 @@
-"""Where does a new drafter start? As near to the target as its shapes allow, or from an earlier drafter."""
+"""Where does a new drafter start? From noise under the target's head, or from an earlier drafter."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What does training need of the target? Its embedding, its final norm and head, and its last layer to start from.
+"""What does training need of the target? Its embedding, its final norm and its head.
 
 Only those tensors are read from the target's safetensors files, so a target of any size costs a few gigabytes here.
 """
@@ -160,12 +160,11 @@ def target_fingerprint(model_dir: Path) -> str:
 
 
 class TargetHead:
-    """The target's ends: token embedding below, norm and head above, and its last layer's weights.
+    """The target's ends: token embedding below, norm and head above.
 
     Attributes:
         shape: the target's sizes.
         embed_weight: `[V, H]`; norm_weight: `[H]`; lm_head_weight: `[V, H]` (the embedding itself where tied).
-        last_layer: weights of the last decoder layer by their name inside the layer (`self_attn.q_proj.weight`).
     """
 
     def __init__(
@@ -174,13 +173,11 @@ class TargetHead:
         embed_weight: Tensor,
         norm_weight: Tensor,
         lm_head_weight: Tensor,
-        last_layer: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.shape = shape
         self.embed_weight = embed_weight
         self.norm_weight = norm_weight
         self.lm_head_weight = lm_head_weight
-        self.last_layer = dict(last_layer or {})
 
     @classmethod
     def load(
@@ -220,9 +217,7 @@ class TargetHead:
         embed = required("embed_tokens.weight", table)
         norm = required("model.norm.weight", (shape.hidden_size,))
         head = embed if tensors.ending("lm_head.weight") is None else required("lm_head.weight", table)
-        mark = f"layers.{shape.num_layers - 1}."
-        last = {name.split(mark, 1)[1]: read(name) for name in tensors if mark in name and "expert" not in name}
-        return cls(shape, embed, norm, head, last)
+        return cls(shape, embed, norm, head)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Token ids `[...]` -> embeddings `[..., H]`."""

@@ -161,7 +161,6 @@ def test_the_targets_ends_are_read(tmp_path: Path, head: TargetHead, prefix: str
     read = TargetHead.load(write_target(tmp_path / "target", head, prefix))
     assert read.shape == head.shape
     assert torch.equal(read.lm_head_weight, head.embed_weight), "a target without lm_head ties it to the embedding"
-    assert list(read.last_layer) == ["self_attn.q_proj.weight"]
 
 
 def test_the_fingerprint_tells_targets_apart(tmp_path: Path, head: TargetHead) -> None:
