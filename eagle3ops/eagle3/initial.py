@@ -16,7 +16,7 @@ def from_target(drafter: Drafter, head: TargetHead, seed: int) -> list[str]:
     """Fill a drafter with the target's head over its vocabulary and with noise; returns the names of what is not noise.
 
     The output norm starts at one, not at the target's. That, and an `fc` that begins as a regression of the next final
-    state, start far better and learn worse (docs/training.md).
+    state, start far better and ended worse (docs/training.md).
 
     Args:
         seed: of the noise, which is that of `nn.Linear`.

@@ -311,21 +311,20 @@ def test_a_new_drafter_has_the_targets_head_over_its_vocabulary_and_noise_below_
             assert 0.8 * bound < float(value.detach().abs().max()) <= bound * (1 + 1e-6), name
 
 
-class Waits(TorchDispatchMode):
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operations that a GPU would have to finish its work for."""
 
     WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "equal", "repeat_interleave")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__.rstrip("_")
-        picks = [index for index in args[1] if index is not None] if name == "index" or name == "index_put" else []
-        if any(func.overloadpacket.__name__.startswith(one) for one in self.WAITING) or any(
-            index.dtype == torch.bool for index in picks
-        ):
+        name = func.overloadpacket.__name__
+        picks = args[1] if name in ("index", "index_put", "index_put_", "_index_put_impl_") else ()
+        by_mask = any(index is not None and index.dtype == torch.bool for index in picks)
+        if by_mask or name.startswith(self.WAITING):
             self.found.append(name)
         return func(*args, **(kwargs or {}))
 
