@@ -34,6 +34,10 @@ def fast_bfloat16(device: torch.device) -> bool:
     return any(bool(probe()) for name in probes if (probe := getattr(torch.cpu, name, None)) is not None)
 
 
+QUEUED = 2
+"""Steps that wait for a GPU; it always has the next one."""
+
+
 class Aside:
     """A GPU's second queue: what is packed beside a step must not wait behind it.
 
@@ -46,6 +50,7 @@ class Aside:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             # What the packing reads, the target's head, was put there on the first queue.
             self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._begun: deque[torch.cuda.Event] = deque()
 
     def run(self, one: Callable[[Planned], Packed], step: Planned) -> Packed:
         """Pack one step in the calling thread; its tensors are whole when this returns."""
@@ -56,10 +61,22 @@ class Aside:
         return packed
 
     def taken(self, packed: Packed) -> Packed:
-        """Tell the allocator that the calling thread's queue reads the batch, so that its memory is not given away."""
-        if self._stream is not None and packed[1] is not None:
-            for tensor in packed[1].tensors():
-                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        """Hand a batch to the calling thread's queue, which reads it from now on.
+
+        Waits until that queue is at most `QUEUED` batches behind: their memory is free only when they have been read,
+        and one of a wide target takes a gigabyte.
+        """
+        if self._stream is None or packed[1] is None:
+            return packed
+        queue = torch.cuda.current_stream(self._stream.device)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(queue)
+        self._begun.append(event)
+        if len(self._begun) > QUEUED:
+            self._begun.popleft().synchronize()
+        for tensor in packed[1].tensors():
+            # The allocator must not give it away before.
+            tensor.record_stream(queue)
         return packed
 
 

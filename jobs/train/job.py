@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from eagle3ops.eagle3.listener import Listener
-from eagle3ops.engines.footprint import engine_forecast
+from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.jobs.extract.job import Extract
 from eagle3ops.jobs.extract.quota import QUOTA_FILE, Survey, heldout_bytes, outlook, survey
+from eagle3ops.jobs.extract.road import road_of
 from eagle3ops.jobs.extract.spec import ExtractSpec
 from eagle3ops.jobs.train.turns import last_values, take_turns
 from eagle3ops.locations import expanded
@@ -98,7 +99,7 @@ class Train(Job):
         notes = [f"{spec.epochs} epochs of {spec.ttt_steps} draft steps"]
         extract = ctx.pipeline.stages["extract"]
         assert isinstance(extract, ExtractSpec)
-        ahead, inputs = outlook(ctx, extract, tokens), ("train/", "heldout/")
+        ahead, inputs, refusal = outlook(ctx, extract, tokens), ("train/", "heldout/"), None
         if ahead is not None and ahead.turns and extract.quota is not None:
             disk = max(0, extract.quota - ahead.heldout)
             if extract.place == "memory":
@@ -111,7 +112,9 @@ class Train(Job):
                 f"{again}"
             )
             inputs = ("answers.jsonl", "heldout/")
-            # The target is loaded here, too.
+            # The target is loaded here, too, by whoever computes the states.
+            if road_of(ctx, extract)[0] == "engine":
+                refusal = engine_refusal(ctx, speculation=False)
             forecast = engine_forecast(
                 ctx, rows=extract.rows_per_batch, length=512, tokens=seen, disk_bytes=disk, notes=tuple(notes)
             )
@@ -121,6 +124,7 @@ class Train(Job):
             inputs=inputs,
             outputs=("drafter/", "prediction.json", "metrics.jsonl", "tensorboard/"),
             forecast=forecast,
+            refusal=refusal,
         )
 
     async def run(self, ctx: Context) -> None:

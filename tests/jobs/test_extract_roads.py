@@ -24,6 +24,7 @@ from eagle3ops.runs.job import load_registry
 from eagle3ops.runs.planning import plan_stages
 from eagle3ops.spec.load import parse_pipeline
 from eagle3ops.spec.models import EngineSpec
+from eagle3ops.targets.tiny import make_tiny
 
 SGLANG = EngineSpec(name="sglang")
 LAYERS = AuxLayers((1, 2), 4)
@@ -49,17 +50,22 @@ def test_an_engine_that_cannot_is_refused_where_it_was_asked_for(engine: EngineS
 
 
 def test_a_plan_refuses_the_engine_that_is_missing_where_it_computes(tmp_path: Path) -> None:
-    registry = load_registry()
+    registry, model = load_registry(), tmp_path / "model"
+    model.mkdir()
+    make_tiny(model)
 
-    def refused(road: str) -> list[str]:
+    def refused(road: str, quota: str = "") -> list[str]:
         text = (
-            f"schema: 1\nname: x\ntarget: {{model: tiny-random}}\nengine: {{name: sglang, python: {tmp_path}/none}}\n"
-            f"stages: {{extract: {{through: {road}}}}}\n"
+            f"schema: 1\nname: x\ntarget: {{model: {model}}}\nengine: {{name: sglang, python: {tmp_path}/none}}\n"
+            f"stages: {{extract: {{through: {road}{quota}}}}}\n"
         )
         planned = plan_stages(parse_pipeline(text, "x", registry.specs()), registry, tmp_path / "r", tmp_path / "c")
         return [one.name for one in planned if one.plan.refusal is not None]
 
-    assert "extract" in refused("engine")
+    found = refused("engine")
+    assert "extract" in found
+    assert "train" not in found
+    assert "train" in refused("engine", ", quota: 30MiB"), "where they take turns, training starts it, too"
     found = refused("reference")
     assert "generate" in found
     assert "extract" not in found
