@@ -81,7 +81,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", type=int)
     count = parser.parse_args().count
-    if not 1 <= count <= len(found := prompts()):
+    found = prompts()
+    if not 1 <= count <= len(found):
         parser.error(f"there are {len(found)} prompts; {count} were asked for")
     for text in found[:count]:
         sys.stdout.write(json.dumps({"prompt": text}) + "\n")
