@@ -2,14 +2,16 @@
 
     python benchmarks/shards.py OUT [--rows 256] [--shards 6] [--workers 1 2 4] [--dtype bfloat16]
 
-OUT is emptied; in memory (`/dev/shm`) it shows what the processor can do, elsewhere what the disk can. Prints one JSON
-object: tokens and megabytes a second by number of threads, the best of three rounds.
+Shards are written to a folder of its own in OUT, which is removed at the end; what else is in OUT stays. In memory
+(`/dev/shm`) it shows what the processor can do, elsewhere what the disk can. Prints one JSON object: tokens and
+megabytes a second by number of threads, the best of three rounds.
 """
 
 import argparse
 import json
 import shutil
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -49,25 +51,35 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(2)
     rows = rows_of(given.rows)
-    tokens = given.shards * sum(row.token_ids.numel() for row in rows)
     header = FeatureHeader(
         target_fingerprint="benchmark", aux_layers=AuxLayers.default(LAYERS), hidden_size=HIDDEN, dtype=given.dtype,
         final_state="pre_norm", final_tokens="all",
     )  # fmt: skip
+    given.out.mkdir(parents=True, exist_ok=True)
+    # Never OUT itself: who gives /dev/shm wants to keep what others have there.
+    with tempfile.TemporaryDirectory(prefix="shards-", dir=given.out) as folder:
+        figures = measure(given, rows, header, Path(folder) / "round")
+    sys.stdout.write(json.dumps({"rows": given.rows, "shards": given.shards, "workers": figures}) + "\n")
+
+
+def measure(
+    given: argparse.Namespace, rows: list[FeatureRow], header: FeatureHeader, scratch: Path
+) -> dict[str, dict[str, int]]:
+    """Tokens and megabytes a second by number of threads; `scratch` is emptied before each round."""
+    tokens = given.shards * sum(row.token_ids.numel() for row in rows)
     figures: dict[str, dict[str, int]] = {}
     for workers in given.workers:
         best = float("inf")
         for _ in range(ROUNDS):
-            shutil.rmtree(given.out, ignore_errors=True)
-            writer = FeatureWriter(given.out, header)
+            shutil.rmtree(scratch, ignore_errors=True)
+            writer = FeatureWriter(scratch, header)
             began = time.perf_counter()
             with ThreadPoolExecutor(workers) as pool:
                 records = list(pool.map(partial(writer.write_shard, rows=rows), map(str, range(given.shards))))
             best = min(best, time.perf_counter() - began)
         size = sum(record.bytes for record in records)
         figures[str(workers)] = {"tokens_per_s": round(tokens / best), "mb_per_s": round(size / best / 1e6)}
-    shutil.rmtree(given.out)
-    sys.stdout.write(json.dumps({"rows": given.rows, "shards": given.shards, "workers": figures}) + "\n")
+    return figures
 
 
 if __name__ == "__main__":
