@@ -86,12 +86,16 @@ def choose(planned: Sequence[StagePlan], registry: Registry, job: str) -> list[S
 
     Raises:
         RequestError: stages that it needs are not done.
+        Eagle3opsError: so it is, and it could not run here anyhow.
     """
     by_name = {stage.name: stage for stage in planned}
     if job == "pipeline":
         return [by_name[name] for name in registry.order("pipeline")]
     missing = [name for name in registry.order(job) if name != job and not by_name[name].done]
     if missing:
+        # What can never run here says so before anything is fetched for it.
+        if (refusal := by_name[job].plan.refusal) is not None:
+            raise refusal
         why = [f"{name} ({by_name[name].reason})" if by_name[name].reason else name for name in missing]
         first = missing[0]
         raise RequestError(

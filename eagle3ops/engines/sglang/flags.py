@@ -256,4 +256,4 @@ def _instead(name: str, flags: Flags, meant: Sequence[str]) -> str:
     if meant:
         return "write the whole name"
     near = difflib.get_close_matches(name, sorted(flags.names), n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else "eagle3ops passes on what the engine knows: see its --help"
+    return f"did you mean {near[0]}?" if near else "see python -m sglang.launch_server --help in its environment"

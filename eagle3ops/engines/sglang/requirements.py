@@ -57,7 +57,8 @@ def _on_cpu(here: Installation, spec: ServeSpec, speculates: bool) -> None:
     if speculates:
         raise RequestError(
             f"engine sglang: {version} cannot speculate on a CPU: its EAGLE-3 workers launch Triton and CUDA kernels",
-            remedy="run --job generate only, serve with engine.name: reference, or use a machine with a GPU",
+            remedy="run --job fetch, generate, extract and train one after the other; for stages with a drafter say "
+            "engine.name: reference, or use a machine with a GPU",
         )
     if spec.nodes > 1:
         raise RequestError(
