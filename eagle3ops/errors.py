@@ -13,6 +13,8 @@ Every message names what is wrong, where it is, and what to do about it: `str(er
 stands, without a traceback.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -88,7 +90,29 @@ class Interrupted(Eagle3opsError):
     exit_code = ExitCode.INTERRUPTED
 
 
-def first_of(failures: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
-    """The first failure of several tasks, which says what a person can act on; the group's own words do not."""
+@contextmanager
+def first_failure(told: Callable[[Eagle3opsError], Eagle3opsError] = lambda error: error) -> Iterator[None]:
+    """Raise the first failure of several tasks, which says what a person can act on; their group's own words do not.
+
+    Not `except*`: what is raised in there comes wrapped in a group again on some Python 3.11, that of Debian 12 too.
+    Where other errors are among them, the group goes on as it is.
+
+    Args:
+        told: makes of it what is raised.
+    """
+    try:
+        yield
+    except Eagle3opsError as error:
+        if (found := told(error)) is error:
+            raise
+        raise found from error
+    except BaseExceptionGroup as group:
+        failures, others = group.split(Eagle3opsError)
+        if failures is None or others is not None:
+            raise
+        raise told(_first_of(failures)) from group
+
+
+def _first_of(failures: BaseExceptionGroup[Eagle3opsError]) -> Eagle3opsError:
     inner = failures.exceptions[0]
-    return first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return _first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner

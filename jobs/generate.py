@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from eagle3ops.answers import AnswerRow, Split, UnitJournal, distinct_bigrams, write_jsonl
 from eagle3ops.engines.footprint import engine_forecast, engine_notes, engine_refusal
-from eagle3ops.errors import Eagle3opsError, RequestError, first_of
+from eagle3ops.errors import Eagle3opsError, RequestError, first_failure
 from eagle3ops.locations import expanded
 from eagle3ops.prompts import Prompt, bundled_prompts, load_prompts
 from eagle3ops.runs.context import Context
@@ -216,13 +216,11 @@ class Generate(Job):
                 answered += len(unit)
                 ctx.progress(answered, total, "prompts")
 
-            try:
+            # All units in flight fail where a server dies.
+            with first_failure():
                 async with asyncio.TaskGroup() as group:
                     for number in range(len(units)):
                         group.create_task(one(number))
-            except* Eagle3opsError as failures:
-                # All units in flight fail where a server dies; the first says how, the group's own words do not.
-                raise first_of(failures) from failures
 
 
 def choose_prompts(spec: GenerateSpec, seed: int) -> tuple[list[tuple[Split, Prompt]], list[dict[str, Any]]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eagle3ops.bench.cases import BASELINE, Case, Measured, run_cases
 from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import engine_forecast
-from eagle3ops.errors import Eagle3opsError, first_of
+from eagle3ops.errors import first_failure
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.job import PlanContext
 from eagle3ops.words import human_bytes
@@ -147,13 +147,11 @@ async def up(
         return await stack.enter_async_context(server)
 
     async with side_by_side(len(servers)) as stacks:
-        try:
+        with first_failure():
             async with asyncio.TaskGroup() as group:
                 tasks = {
                     label: group.create_task(enter(one, label)) for label, one in zip(servers, stacks, strict=True)
                 }
-        except* Eagle3opsError as failures:
-            raise first_of(failures) from failures
         yield {label: task.result() for label, task in tasks.items()}
 
 

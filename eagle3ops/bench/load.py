@@ -15,7 +15,7 @@ from eagle3ops.bench.arrivals import Arrivals, arrivals
 from eagle3ops.bench.measure import accept_stats
 from eagle3ops.bench.paired import Interval, Ratio, Sample, ratio, throughput_interval
 from eagle3ops.engines.client import Answer, EngineClient, EngineError, Sampling
-from eagle3ops.errors import Eagle3opsError, first_of
+from eagle3ops.errors import Eagle3opsError, first_failure
 
 BLOCK_PROMPTS_PER_CLIENT = 4
 """Prompts of a block for every request in flight, so that its end, when fewer are in flight, weighs little."""
@@ -197,7 +197,7 @@ class _Load:
             for index in waiting:
                 found.append(await self._request(client, index, number))  # noqa: PERF401 - shared by all workers
 
-        try:
+        with first_failure(lambda error: ServerFailed(label, error)):
             if self.flush:
                 await client.flush_cache()
             began = time.perf_counter()
@@ -205,8 +205,6 @@ class _Load:
                 for _ in range(min(self.concurrency, len(chosen))):
                     group.create_task(one_after_another())
             seconds = time.perf_counter() - began
-        except* Eagle3opsError as failures:
-            raise ServerFailed(label, first_of(failures)) from failures
         # Pieces are parsed when the clock has stopped.
         requests = [_parsed(timed, pieces) for timed, pieces in found]
         requests.sort(key=lambda timed: timed.prompt)

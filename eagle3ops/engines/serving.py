@@ -17,7 +17,7 @@ from eagle3ops.engines.gpu_memory import Returned, gpus_of, held_by, require_roo
 from eagle3ops.engines.places import free_port, refuse_taken_port, replicas
 from eagle3ops.engines.registry import client as client_of
 from eagle3ops.engines.starts import read_start
-from eagle3ops.errors import Eagle3opsError, RequestError
+from eagle3ops.errors import RequestError, first_failure
 from eagle3ops.runs.context import end_group, start_logged
 from eagle3ops.runs.custody import GRACE_S, in_custody
 from eagle3ops.runs.family import SWEEP_S, spared, tree
@@ -201,11 +201,9 @@ async def running_fleet(
 
     async with side_by_side(count) as stacks:
         clients = [await enter(stacks[0], 0)]
-        try:
+        with first_failure():
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(enter(stacks[number], number)) for number in range(1, count)]
-        except* Eagle3opsError as failed:
-            raise failed.exceptions[0] from failed
         yield Fleet([*clients, *(task.result() for task in tasks)], None if tell is None else tell.warn)
 
 

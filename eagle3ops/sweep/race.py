@@ -8,7 +8,7 @@ from typing import Any
 from eagle3ops.bench.load import ServerFailed
 from eagle3ops.bench.paired import Ratio
 from eagle3ops.engines.client import Sampling
-from eagle3ops.errors import Eagle3opsError, first_of
+from eagle3ops.errors import Eagle3opsError, first_failure
 from eagle3ops.sweep.book import Book
 from eagle3ops.sweep.halving import Decision, Halving, decide
 from eagle3ops.sweep.lane import Lane
@@ -140,12 +140,10 @@ class Race:
         waiting = [point for point in alive if (point.label, str(rung)) not in self.book.measured]
         for _ in range(len(alive) - len(waiting)):
             self._step()
-        try:
+        with first_failure():
             async with asyncio.TaskGroup() as group:
                 for lane in self.lanes:
                     group.create_task(self._work(lane, rung, waiting))
-        except* Eagle3opsError as failures:
-            raise first_of(failures) from failures
 
     async def _work(self, lane: Lane, rung: int, waiting: list[Point]) -> None:
         """Take points from the common list, those first whose servers are up here, until none is left."""

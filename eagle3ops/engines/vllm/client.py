@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3ops.engines.client import Answer, EngineClient, EngineError, EngineRefused, Sampling
-from eagle3ops.errors import Eagle3opsError, first_of
+from eagle3ops.errors import first_failure
 
 _V2 = "vllm.v1.worker.gpu."
 """Modules of the second model runner; those of the first are called `vllm.v1.worker.gpu_model_runner` and the like."""
@@ -47,11 +47,9 @@ class VllmClient(EngineClient):
     ) -> list[Answer]:
         """See `EngineClient.generate_batch`; one request for each, as vLLM counts accepted drafts by request. It gives
         names of its own: `rids` are not sent."""
-        try:
+        with first_failure():
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.generate(ids, sampling, return_hidden_states)) for ids in prompts]
-        except* Eagle3opsError as failed:
-            raise first_of(failed) from failed
         return [task.result() for task in tasks]
 
     async def stream(self, ids: Sequence[int], sampling: Sampling) -> AsyncIterator[tuple[float, bytes]]:
