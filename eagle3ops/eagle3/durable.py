@@ -5,21 +5,24 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from eagle3ops.runs.files import write_whole
+
+T = TypeVar("T")
 
 TMP_SUFFIX = ".tmp"
 """Ends the names of files that are being written; what a kill left under such a name is never read."""
 
 
-def write_durably(path: Path, write: Callable[[Path], object]) -> None:
+def write_durably(path: Path, write: Callable[[Path], T]) -> T:
     """`write_whole`, with what went wrong inside a library as the system's own error, and the file named.
 
     Raises:
         OSError: from the file system (full, read-only, ...); `path` is as it was before.
     """
     try:
-        write_whole(path, write)
+        return write_whole(path, write)
     except OSError as error:
         # What fails while bytes are written does not say of which file.
         if error.errno is not None and error.filename is None:

@@ -200,14 +200,14 @@ class FeatureWriter:
             "offsets": [offsets],
         }
         metadata = {"ids": json.dumps([row.id for row in sound]), "target": self.header.target_fingerprint}
-        path, digests = self.folder / (name + SHARD_SUFFIX), list[str]()
-        write_durably(path, lambda temporary: digests.append(write_tensors(temporary, tensors, metadata)))
+        path = self.folder / (name + SHARD_SUFFIX)
+        digest = write_durably(path, lambda temporary: write_tensors(temporary, tensors, metadata))
         record = ShardRecord(
             shard=name,
             rows=len(sound),
             tokens=int(offsets[-1]),
             bytes=path.stat().st_size,
-            sha256=digests[0],
+            sha256=digest,
             dropped=dropped,
         )
         self._append(record)

@@ -8,10 +8,12 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.runs.redact import redact
+
+T = TypeVar("T")
 
 _EXPLAINED = {
     errno.ENOSPC: ("no space left on the disk", "free some space (eagle3ops runs gc --yes), then resume"),
@@ -69,12 +71,12 @@ def write_atomic(path: Path, text: str, *, sync: bool = True) -> None:
     write_whole(path, lambda partial: partial.write_bytes(content), sync=sync)
 
 
-def write_whole(path: Path, write: Callable[[Path], object], *, sync: bool = True, mode: int | None = None) -> None:
+def write_whole(path: Path, write: Callable[[Path], T], *, sync: bool = True, mode: int | None = None) -> T:
     """Let `write` fill a file beside `path`, which then takes its name in one rename: never half a file under it.
 
     Args:
         path: the file to replace.
-        write: is given the other name, under which nothing stands.
+        write: is given the other name, under which nothing stands; what it returns is returned.
         sync: False skips the flush to disk, for what may be lost in a power cut.
         mode: permissions of the new file; None leaves those that `write` gave it.
 
@@ -85,7 +87,7 @@ def write_whole(path: Path, write: Callable[[Path], object], *, sync: bool = Tru
     try:
         # Not into what a killed process, or somebody else, left under that name; it may be a link.
         partial.unlink(missing_ok=True)
-        write(partial)
+        made = write(partial)
         if mode is not None:
             partial.chmod(mode)
         if sync:
@@ -97,6 +99,7 @@ def write_whole(path: Path, write: Callable[[Path], object], *, sync: bool = Tru
         raise
     if sync:
         sync_folder(path.parent)
+    return made
 
 
 _PARTIAL = re.compile(r"\..+\.[0-9]+\.tmp")

@@ -154,6 +154,7 @@ def test_what_it_cannot_do_is_refused_with_reason(tmp_path: Path) -> None:
     assert demand(right) == "0.5.14"
     with pytest.raises(RequestError, match="cannot speculate on a CPU") as caught:
         demand(right, drafter=True)
+    assert "run --job fetch, generate, extract and train" in str(caught.value)
     assert "engine.name: reference" in str(caught.value)
     assert demand(right, on_gpu=True, drafter=True) == "0.5.14"
     with pytest.raises(RequestError, match="drafter's config names"):
