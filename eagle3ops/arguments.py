@@ -64,7 +64,9 @@ def build_parser() -> ArgumentParser:
         "--key", metavar="KEY", help="start at most one run for this key; again, it is followed, not started anew"
     )
     parser.add_argument("--detach", action="store_true", help="start the run and do not follow it")
-    parser.add_argument("--yes", action="store_true", help="start although the forecast says that it does not fit")
+    parser.add_argument(
+        "--yes", action="store_true", help="start what a forecast or an earlier verdict advises against"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     plan = commands.add_parser("plan", parents=[common, settings], help="what would run, what is done, and forecasts")
@@ -92,7 +94,10 @@ def build_parser() -> ArgumentParser:
     resume = runs_commands.add_parser("resume", parents=[common], help="take a run up again where it stopped")
     resume.add_argument("run", help="id, the start or end of one, or `last`")
     resume.add_argument(
-        "--yes", dest="resume_yes", action="store_true", help="go on although the forecast says that it does not fit"
+        "--yes",
+        dest="resume_yes",
+        action="store_true",
+        help="go on with what a forecast or an earlier verdict advises against",
     )
     resume.add_argument("--detach", dest="resume_detach", action="store_true", help="do not follow it")
     diff = runs_commands.add_parser("diff", parents=[common], help="settings, versions and figures that differ")

@@ -101,6 +101,8 @@ class Job(ABC):
     """Packages and modules (dotted) whose source its result depends on."""
     uses_gpu: ClassVar[bool] = False
     """It runs on GPUs where there are any, and so needs a lease of them."""
+    pointless_after: ClassVar[tuple[str, ...]] = ()
+    """Verdicts (`stage/name`) of the same run; after a FAIL of one it is not started, unless the run is forced."""
 
     @classmethod
     def files(cls, spec: StageSpec) -> Sequence[Path]:

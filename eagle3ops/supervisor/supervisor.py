@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from eagle3ops.errors import Eagle3opsError, ExitCode
+from eagle3ops.errors import Eagle3opsError, ExitCode, VerdictFailed
 from eagle3ops.forensics import of_run
 from eagle3ops.runs import environments
 from eagle3ops.runs.context import patch_told
@@ -26,7 +26,7 @@ from eagle3ops.runs.events import EventLog
 from eagle3ops.runs.family import end_left_behind, left_behind, remember, tree
 from eagle3ops.runs.files import explain_os_error, log_line, write_json
 from eagle3ops.runs.gpu_share import GpuShare
-from eagle3ops.runs.job import Registry, load_registry
+from eagle3ops.runs.job import Job, Registry, load_registry
 from eagle3ops.runs.keys import stage_keys, versions
 from eagle3ops.runs.leash import PARENT_VARIABLE, adopt_orphans
 from eagle3ops.runs.planning import admit, plan_stages
@@ -141,6 +141,7 @@ class Supervisor:
                 self._note("warn", {"text": f"not trusted, done again: {known.reason}"}, name)
             forced = bool(self.run_dir.request().get("forced"))
             if not forced:
+                self._require_verdicts(name, registry.job(name))
                 self._admit(name, registry)
             if self._share is not None:
                 self._share.take(registry.job(name), forced=forced)
@@ -156,6 +157,16 @@ class Supervisor:
         else:
             self._reuse(name, known, known.done)
         self._link(name, known)
+
+    def _require_verdicts(self, name: str, job: type[Job]) -> None:
+        """Refuse a stage whose figures would say nothing after what was found before it."""
+        came_to = {"/".join(key): passed for key, passed in self.verdicts.items()}
+        failed = [one for one in job.pointless_after if came_to.get(one) is False]
+        if failed:
+            raise VerdictFailed(
+                f"{name} was not started: {', '.join(failed)} is FAIL, so its figures would say nothing",
+                remedy=f"mend what the verdict names; {self.run_dir.command('resume')} --yes runs {name} all the same",
+            )
 
     def _admit(self, name: str, registry: Registry) -> None:
         """Refuse a stage that does not fit, now that what comes before it is done and its size is known."""

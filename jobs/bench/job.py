@@ -40,6 +40,7 @@ class Bench(Job):
     needs: ClassVar[tuple[str, ...]] = ("fetch", "generate", "train", "serve")
     reads: ClassVar[tuple[str, ...]] = ("target", "engine", "seed")
     uses_gpu: ClassVar[bool] = True
+    pointless_after: ClassVar[tuple[str, ...]] = ("verify/wiring",)
     code: ClassVar[tuple[str, ...]] = (
         "eagle3ops.jobs.bench",
         "eagle3ops.jobs.serve",

@@ -216,6 +216,24 @@ def test_a_failing_verdict_lets_the_run_go_on_and_ends_it_with_3(toy: Toy) -> No
         assert ("use: done before" in run.stderr) is skipped
 
 
+def test_a_stage_whose_figures_would_say_nothing_is_not_started_after_a_failing_verdict(toy: Toy) -> None:
+    toy.variables = {"TOY_POINTLESS_AFTER": "use/joined"}
+    for _ in range(2):
+        run = toy.job("--set", "stages.use.passed=false")
+        assert run.returncode == 3
+        assert "FAIL  use/joined: a part is wrong" in run.stderr
+        assert "end was not started: use/joined is FAIL, so its figures would say nothing" in run.stderr
+        assert f"runs resume {toy.last().run_id} --yes runs end all the same" in run.stderr
+        state = toy.last().state()
+        assert (state["status"], state["exit_code"], state["stages"]["end"]["status"]) == ("failed", 3, "waiting")
+    found = json.loads(toy.call("incidents", "last", "--json").stdout)
+    assert [one["kind"] for one in found if one["severity"] == "error"] == ["verdict"]
+    forced = toy.call("runs", "resume", "last", "--yes")
+    assert forced.returncode == 3
+    assert (toy.last().artifacts / "end" / "report").is_file()
+    assert toy.job().returncode == 0
+
+
 @pytest.mark.parametrize(
     ("mode", "words"),
     [

@@ -186,6 +186,7 @@ class End(Job):
     """Runs after everything, also after a verdict of FAIL."""
 
     name: ClassVar[str] = "end"
+    pointless_after: ClassVar[tuple[str, ...]] = tuple(os.environ.get("TOY_POINTLESS_AFTER", "").split())
     Spec: ClassVar[type[StageSpec]] = EndSpec
     needs: ClassVar[tuple[str, ...]] = ("use",)
 

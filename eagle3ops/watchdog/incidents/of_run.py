@@ -192,7 +192,8 @@ def _ending(record: Record, now: float) -> list[Incident]:
     for ts, status, facts in record.endings:
         cause = _text(facts.get("cause"))
         staged = any(cause.startswith(f"{stage}: ") for _, stage, _ in record.failures)
-        if status != "failed" or staged:
+        # A run that stopped for a verdict has the verdict's incident.
+        if status != "failed" or staged or facts.get("exit_code") == ExitCode.VERDICT_FAIL:
             continue
         kind, why = _what(cause, "", facts)
         key = incident_id(record.run, "run", "failed", cause)
