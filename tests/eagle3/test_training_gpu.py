@@ -1,5 +1,6 @@
 """On a GPU: does a training step keep the queue of its work full, and is it the step that a CPU takes?"""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,8 +47,9 @@ def step(trainer: Trainer, optimizers: list[torch.optim.Optimizer], batch: Batch
 @contextmanager
 def no_waiting() -> Iterator[None]:
     """Everything that would wait for the GPU is an error."""
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings(category=UserWarning, action="ignore"):  # that the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
