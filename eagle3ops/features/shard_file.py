@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eagle3ops.features.pieces import parts
+
 _DTYPES = {
     torch.int64: "I64",
     torch.int32: "I32",
@@ -51,13 +53,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Sequence[Tensor]], metadata:
     text += b" " * (-len(text) % _ALIGNMENT)
     digest = hashlib.sha256()
     with path.open("wb", buffering=0) as file:
-        for part in (len(text).to_bytes(8, "little"), text):
-            _write(file, memoryview(part))
-            digest.update(part)
+        for head in (len(text).to_bytes(8, "little"), text):
+            _write(file, memoryview(head))
+            digest.update(head)
         for name in names:
-            for piece in tensors[name]:
+            for part in parts(tensors[name]):
                 # Not flatten: a tensor of one item counts as contiguous whatever its stride.
-                flat = piece.contiguous().as_strided((piece.numel(),), (1,))
+                flat = part.contiguous().as_strided((part.numel(),), (1,))
                 data = flat.view(torch.uint8).numpy().data
                 _write(file, data)
                 digest.update(data)

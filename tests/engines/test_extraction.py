@@ -21,6 +21,7 @@ from eagle3ops.engines.client import EngineError
 from eagle3ops.engines.sglang.adapter import PLUGIN, SglangAdapter
 from eagle3ops.engines.sglang.extraction import spool as spool_module
 from eagle3ops.engines.sglang.extraction.block import Layout, parse_block
+from eagle3ops.engines.sglang.extraction.room import Memory
 from eagle3ops.engines.sglang.extraction.server import extraction_spec
 from eagle3ops.engines.sglang.extraction.spool import RING_BYTES, SETTINGS, Spool
 from eagle3ops.engines.sglang.extraction.states import AHEAD_BYTES, within
@@ -60,7 +61,7 @@ def test_states_come_as_they_were_made(dtype: Dtype) -> None:
     states = states_of(12, LAYERS)
     ids = torch.arange(12) * 7
     with joined(LAYERS, dtype) as (spool, sender):
-        a, b = spool.expect("a", ids[:5].tolist()), spool.expect("b", ids[5:].tolist())
+        a, b = spool.expect(["a", "b"], [ids[:5].tolist(), ids[5:].tolist()])
         sender.send([("a", 0, 0, 5), ("b", 0, 5, 7)], ids, states)
         spool.wait([a, b], DONE)
         row = spool.row(b, "second", 3)
@@ -81,7 +82,7 @@ def test_states_come_as_they_were_made(dtype: Dtype) -> None:
 def test_a_request_in_pieces_is_put_together_and_others_are_left_alone() -> None:
     states, ids = states_of(20, LAYERS), torch.arange(20)
     with joined(LAYERS) as (spool, sender):
-        row = spool.expect("a", ids[:12].tolist())
+        (row,) = spool.expect(["a"], [ids[:12].tolist()])
         # A chunk amid others' tokens, its rest in a later pass.
         sender.send([("a", 0, 4, 7)], torch.cat((ids[:4] + 90, ids[:7])), [torch.cat((s[:4], s[:7])) for s in states])
         sender.send([("a", 7, 0, 5)], ids[7:], [s[7:] for s in states])
@@ -94,7 +95,7 @@ def test_more_than_the_ring_holds_goes_through_it() -> None:
     tokens = 3000
     states, ids = states_of(tokens, LAYERS), torch.arange(tokens)
     with joined(LAYERS, ring=1 << 14) as (spool, sender):
-        row = spool.expect("a", ids.tolist())
+        (row,) = spool.expect(["a"], [ids.tolist()])
         sender.send([("a", 0, 0, tokens)], ids, states)
         spool.wait([row], DONE)
         assert spool.bytes > 20 * (1 << 14)
@@ -107,7 +108,7 @@ def test_the_order_asked_for_is_the_order_given() -> None:
     states, ids = states_of(6, AuxLayers((1, 4), 6)), torch.arange(6)
     with joined(layers) as (spool, sender):
         assert json.loads(spool.variables()[SETTINGS])["boundaries"] == [1, 4]
-        row = spool.expect("a", ids.tolist())
+        (row,) = spool.expect(["a"], [ids.tolist()])
         sender.send([("a", 0, 0, 6)], ids, states)
         spool.wait([row], DONE)
         found = spool.row(row, "a", 0)
@@ -128,7 +129,7 @@ def test_a_reader_that_stops_stops_the_sender_and_its_end_is_an_error_there(monk
     states, ids = states_of(3000, LAYERS), torch.arange(3000)
     raised: list[BaseException] = []
     with joined(LAYERS, ring=1 << 14) as (spool, sender):
-        spool.expect("a", ids.tolist())
+        spool.expect(["a"], [ids.tolist()])
 
         def send() -> None:
             try:
@@ -157,12 +158,12 @@ def test_the_end_of_the_reader_reaches_a_sender_that_waits() -> None:
     with pytest.raises(RuntimeError, match="has gone"):
         sender.send([("a", 0, 0, 1)], torch.arange(1), states_of(1, LAYERS))
     with pytest.raises(EngineError, match="has ended"):
-        spool.wait([spool.expect("late", [1])], DONE)
+        spool.wait(spool.expect(["late"], [[1]]), DONE)
 
 
 def test_the_end_of_the_server_is_an_error_for_who_waits() -> None:
     with joined(LAYERS) as (spool, sender):
-        row = spool.expect("a", [1, 2])
+        (row,) = spool.expect(["a"], [[1, 2]])
         sender.socket.shutdown(2)
         with pytest.raises(EngineError, match="closed the connection"):
             spool.wait([row], Future())
@@ -172,7 +173,7 @@ def test_a_prefix_that_never_comes_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(spool_module, "_STATES_S", 0.0)
     states, ids = states_of(4, LAYERS), torch.arange(4)
     with joined(LAYERS) as (spool, sender):
-        row = spool.expect("a", [9, 0, 1, 2, 3])
+        (row,) = spool.expect(["a"], [[9, 0, 1, 2, 3]])
         sender.send([("a", 1, 0, 4)], ids, states)
         with sender.changed:
             assert sender.changed.wait_for(lambda: not sender.live, 20)
@@ -191,7 +192,7 @@ def test_a_prefix_that_never_comes_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_is_not_as_it_was_sent_is_an_error(spoil: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with joined(LAYERS) as (spool, sender):
-        row = spool.expect("a", [0, 1, 2])
+        (row,) = spool.expect(["a"], [[0, 1, 2]])
         say = sender._say
 
         def changed(told: dict[str, Any]) -> None:
@@ -283,3 +284,43 @@ def test_the_server_is_told_where_the_plugin_is(tmp_path: Path) -> None:
     assert (PLUGIN / "eagle3ops_extract.py").is_file()
     argv = SglangAdapter().argv(spec)
     assert argv[argv.index("--x") + 1] == "--disable-radix-cache"
+
+
+def test_memory_comes_back_when_its_last_tensor_has_gone() -> None:
+    memory = Memory(most=1000)
+    first = memory.take(600)
+    first.fill_(7)
+    at, part = first.data_ptr(), first[10:20].view(torch.int16)
+    del first
+    # A part of it is looked at still.
+    assert memory.take(600).data_ptr() != at
+    assert part.tolist() == [0x0707] * 5
+    del part
+    taken = [memory.take(400), memory.take(600), memory.take(600)]
+    assert at in {one.data_ptr() for one in taken}
+    # Far less than what lies there is no reason to hold on to all of it.
+    del taken
+    assert memory.take(100).untyped_storage().nbytes() == 100
+    assert sum(one.nbytes for one in memory._free) <= 1000
+
+
+def test_rows_of_several_shards_in_one_block_reach_their_places() -> None:
+    """Neighbours are copied at once; where order or shard changes, a new copy begins."""
+    states, ids = states_of(30, LAYERS), torch.arange(30)
+    with joined(LAYERS) as (spool, sender):
+        one = spool.expect(["a", "b", "c"], [ids[:4].tolist(), ids[4:9].tolist(), ids[9:11].tolist()])
+        two = spool.expect(["d", "e"], [ids[11:20].tolist(), ids[20:].tolist()])
+        order = [("b", 0, 4, 5), ("c", 0, 9, 2), ("a", 0, 0, 4), ("d", 0, 11, 9), ("e", 0, 20, 6)]
+        picked = torch.cat([ids[first : first + count] for _, _, first, count in order])
+        moved, at = [], 0
+        for rid, start, _, count in order:
+            moved.append((rid, start, at, count))
+            at += count
+        sender.send(moved, picked, [part[picked] for part in states])
+        sender.send([("e", 6, 0, 4)], ids[26:], [part[26:] for part in states])
+        # A request that was put off is computed again.
+        sender.send([("a", 0, 0, 4)], ids[:4], [part[:4] for part in states])
+        spool.wait([*one, *two], DONE)
+        found = [spool.row(row, row.rid, 1) for row in (*one, *two)]
+    assert torch.equal(torch.cat([torch.cat((row.aux, row.final), -1) for row in found]), torch.cat(states, -1))
+    assert torch.equal(torch.cat([row.token_ids for row in found]).long(), ids)

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,12 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.engines.client import EngineError
 from eagle3ops.engines.sglang.extraction.block import Block, Layout, parse_block
+from eagle3ops.engines.sglang.extraction.room import Memory, Pending, Room, make_room
 from eagle3ops.features.format import Dtype
 from eagle3ops.features.quantised import QuantisedRow
 from eagle3ops.features.writer import FeatureRow
@@ -36,23 +38,6 @@ _STATES_S = 120.0
 
 class ServerGone(EngineError):
     """The server ended the connection; its log knows why."""
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """A request whose states are on their way.
-
-    Attributes:
-        states: `[T, S * H]`, filled as they come; scales: `[T, S]`, of states in eight bits.
-        there: bool `[T]`; missing: how many are not.
-    """
-
-    rid: str
-    ids: Tensor
-    states: Tensor
-    scales: Tensor | None
-    there: Tensor
-    missing: int
 
 
 @dataclass(eq=False)
@@ -83,6 +68,7 @@ class Spool:
         self._states = len(self._boundaries) + 1
         # Places of the wanted order in the engine's ascending one, the final state last.
         self._order = [*(self._boundaries.index(k) for k in self.layers.boundary), self._states - 1]
+        self._memory = Memory(self.ring_bytes)
         self._closing = False
         self._stream: socket.socket | None = None
 
@@ -139,20 +125,17 @@ class Spool:
             if self._failure is not None:
                 raise self._failure
 
-    def expect(self, rid: str, ids: Sequence[int]) -> Pending:
-        """Make room for a request that is about to be sent."""
-        tokens, width = len(ids), self._states * self.hidden_size
-        pending = Pending(
-            rid,
-            torch.tensor(ids, dtype=torch.int32),
-            torch.empty(tokens, width, dtype=self._kind),
-            torch.empty(tokens, self._states) if self._kind == torch.float8_e4m3fn else None,
-            torch.zeros(tokens, dtype=torch.bool),
-            tokens,
-        )
+    def expect(self, rids: Sequence[str], texts: Sequence[Sequence[int]]) -> list[Pending]:
+        """Make room for requests that are about to be sent; best those that are stored together.
+
+        Args:
+            texts: the token ids of each, at least one.
+        """
+        width = self._states * self.hidden_size
+        made = make_room(rids, texts, self._memory, width, self._states, self._kind)
         with self.changed:
-            self._pending[rid] = pending
-        return pending
+            self._pending.update((one.rid, one) for one in made)
+        return made
 
     def fail(self, error: BaseException) -> None:
         """Whoever waits for rows gets this error; the first one stays."""
@@ -179,7 +162,7 @@ class Spool:
                     if time.monotonic() - since > _STATES_S:
                         lacking = next(row for row in rows if row.missing)
                         raise EngineError(
-                            f"the engine has answered, but {lacking.missing} of {lacking.ids.numel()} tokens of a "
+                            f"the engine has answered, but {lacking.missing} of {lacking.tokens} tokens of a "
                             "request came without their states",
                             remedy="is a prefix cache on? stages.extract.through: reference does without the engine",
                         )
@@ -193,17 +176,19 @@ class Spool:
         Args:
             prompt: tokens that the target did not write.
         """
-        tokens, aux_size = pending.ids.numel(), self.hidden_size * (self._states - 1)
-        mask = torch.zeros(tokens, dtype=torch.bool)
+        part = slice(pending.first, pending.first + pending.tokens)
+        room, aux_size = pending.room, self.hidden_size * (self._states - 1)
+        mask = np.zeros(pending.tokens, dtype=np.bool_)
         mask[prompt:] = True
-        states, scales = pending.states, pending.scales
+        ids, mine = torch.from_numpy(room.ids[part]), torch.from_numpy(mask)
+        states, scales = room.states[part], None if room.scales is None else room.scales[part]
         if self._order != list(range(self._states)):
-            states = states.view(tokens, self._states, -1)[:, self._order].flatten(1)
+            states = states.view(pending.tokens, self._states, -1)[:, self._order].flatten(1)
             scales = None if scales is None else scales[:, self._order]
         aux, final = states[:, :aux_size], states[:, aux_size:]
         if scales is None:
-            return FeatureRow(name, pending.ids, mask, aux, final)
-        return QuantisedRow(name, pending.ids, mask, aux, final, scales[:, :-1], scales[:, -1:])
+            return FeatureRow(name, ids, mine, aux, final)
+        return QuantisedRow(name, ids, mine, aux, final, scales[:, :-1], scales[:, -1:])
 
     def _receive(self) -> None:
         try:
@@ -233,29 +218,51 @@ class Spool:
         said = int(whole[layout.end :].view(torch.int64))
         if int(whole[: layout.end].view(torch.int64).sum()) != said:
             raise ValueError("a block arrived with other bytes than were sent")
-        ids = whole[: block.tokens * 4].view(torch.int32)
+        ids = whole[: block.tokens * 4].view(torch.int32).numpy()
         width = self._states * self.hidden_size
         states = whole[layout.states : layout.states + block.tokens * width * self._kind.itemsize].view(self._kind)
         states = states.view(block.tokens, width)
         scales = whole[layout.scales : layout.end].view(torch.float32)[: block.tokens * self._states]
-        first = 0
+        rows = self._found(block, ids)
+        for room, at, to, count in _together(rows):
+            room.states[to : to + count].copy_(states[at : at + count])
+            if room.scales is not None:
+                room.scales[to : to + count].copy_(scales.view(block.tokens, -1)[at : at + count])
+        with self.changed:
+            for row, _, to, count in rows:
+                there = row.room.there[to : to + count]
+                # A request that was put off may be computed again.
+                row.missing -= count - int(there.sum())
+                there[:] = True
+            self.changed.notify_all()
+        self.blocks += 1
+        self.bytes += block.size
+
+    def _found(self, block: Block, ids: NDArray[np.int32]) -> list[tuple[Pending, int, int, int]]:
+        """The requests of a block, where in the block and in their room their tokens begin, and how many they are."""
+        found, at = [], 0
         for rid, start, count in block.rows:
-            part, to = slice(first, first + count), slice(start, start + count)
-            first += count
             row = self._pending.get(rid)
             if row is None:
                 raise ValueError(f"states of request {rid}, which nobody waits for")
-            if start + count > row.ids.numel() or not torch.equal(ids[part], row.ids[to]):
+            to = row.first + start
+            if start + count > row.tokens or not np.array_equal(ids[at : at + count], row.room.ids[to : to + count]):
                 raise ValueError(f"tokens {start} to {start + count} of request {rid} are not those that were sent")
-            row.states[to].copy_(states[part])
-            if row.scales is not None:
-                row.scales[to].copy_(scales.view(block.tokens, -1)[part])
-            # A request that was put off may be computed again.
-            new = count - int(row.there[to].sum())
-            row.there[to] = True
-            with self.changed:
-                row.missing -= new
-                if not row.missing:
-                    self.changed.notify_all()
-        self.blocks += 1
-        self.bytes += block.size
+            found.append((row, at, to, count))
+            at += count
+        return found
+
+
+def _together(rows: Sequence[tuple[Pending, int, int, int]]) -> Iterator[tuple[Room, int, int, int]]:
+    """Rows that lie one behind the other in the block and in their room, as one."""
+    run: tuple[Room, int, int, int] | None = None
+    for row, at, to, count in rows:
+        # In the block each row begins where the one before it ended.
+        if run is not None and run[0] is row.room and to == run[2] + run[3]:
+            run = (*run[:3], run[3] + count)
+            continue
+        if run is not None:
+            yield run
+        run = (row.room, at, to, count)
+    if run is not None:
+        yield run

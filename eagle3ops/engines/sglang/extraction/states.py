@@ -14,7 +14,8 @@ import torch
 
 from eagle3ops.answers import AnswerRow
 from eagle3ops.engines.client import EngineClient, EngineError, Sampling, log_tail
-from eagle3ops.engines.sglang.extraction.spool import RING_BYTES, Pending, ServerGone, Spool
+from eagle3ops.engines.sglang.extraction.room import Pending
+from eagle3ops.engines.sglang.extraction.spool import RING_BYTES, ServerGone, Spool
 from eagle3ops.features.quantised import QuantisedRow
 from eagle3ops.features.writer import FeatureRow
 
@@ -92,13 +93,14 @@ class EngineStates:
                 shard.answered.cancel()
 
     def _begin(self, chunk: Sequence[AnswerRow]) -> _Shard:
-        rows = []
-        for row in chunk:
-            self._count += 1
-            ids = (row.prompt_ids + row.output_ids)[: self._max_tokens]
-            rows.append(self.spool.expect(f"{PREFIX}{self._nonce}-{self._count}", ids))
+        first = self._count + 1
+        self._count += len(chunk)
+        rows = self.spool.expect(
+            [f"{PREFIX}{self._nonce}-{number}" for number in range(first, self._count + 1)],
+            [(row.prompt_ids + row.output_ids)[: self._max_tokens] for row in chunk],
+        )
         answered = asyncio.run_coroutine_threadsafe(self._send(rows), self._loop)
-        return _Shard(rows, answered, sum(row.states.numel() * row.states.itemsize for row in rows))
+        return _Shard(rows, answered, rows[0].room.states.nbytes)
 
     async def _send(self, rows: Sequence[Pending]) -> None:
         try:
@@ -112,8 +114,8 @@ class EngineStates:
             [row.ids.tolist() for row in rows], Sampling(max_new_tokens=0), rids=[row.rid for row in rows]
         )
         for answer, row in zip(answers, rows, strict=True):
-            if answer.finish_reason == "abort" or answer.prompt_tokens != row.ids.numel():
+            if answer.finish_reason == "abort" or answer.prompt_tokens != row.tokens:
                 raise EngineError(
-                    f"the engine ended a request of {row.ids.numel()} tokens as {answer.finish_reason}, after reading "
+                    f"the engine ended a request of {row.tokens} tokens as {answer.finish_reason}, after reading "
                     f"{answer.prompt_tokens}"
                 )
