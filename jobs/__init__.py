@@ -17,7 +17,7 @@ _JOBS = {
     "generate": ("generate", "Generate"),
     "extract": ("extract.job", "Extract"),
     "train": ("train.job", "Train"),
-    "serve": ("serve", "Serve"),
+    "serve": ("serve.job", "Serve"),
     "verify": ("verify", "Verify"),
     "bench": ("bench.job", "Bench"),
     "profile": ("profile", "ProfileJob"),

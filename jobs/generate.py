@@ -181,7 +181,7 @@ class Generate(Job):
         from eagle3ops.engines.base import ServeSpec
         from eagle3ops.engines.client import Sampling
         from eagle3ops.engines.serving import free_port
-        from eagle3ops.jobs.serve import started_fleet
+        from eagle3ops.jobs.serve.job import started_fleet
 
         engine = ctx.pipeline.engine
         serve = ServeSpec.of(

@@ -11,7 +11,7 @@ from pydantic import Field
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
+from eagle3ops.jobs.serve.job import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_atomic, write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -60,11 +60,13 @@ class ProfileJob(Job):
         """One engine after the other."""
         spec = ctx.spec
         assert isinstance(spec, ProfileSpec)
+        stage = ctx.pipeline.stages["serve"]
+        assert isinstance(stage, ServeStageSpec)
         return Plan(
             inputs=("drafter/", "engine"),
             outputs=("profile.json", "profile.txt", "profile.svg", "traces/"),
             forecast=engine_forecast(ctx, rows=spec.batch, length=512),
-            refusal=engine_refusal(ctx, speculation=True),
+            refusal=engine_refusal(ctx, speculation=True, topk=(spec.speculation or stage.speculation).topk),
         )
 
     async def run(self, ctx: Context) -> None:

@@ -11,7 +11,7 @@ from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError
 from eagle3ops.jobs.extract.spec import ExtractSpec
 from eagle3ops.jobs.generate import GenerateSpec
-from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
+from eagle3ops.jobs.serve.job import ServeStageSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import read_json, write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext

@@ -95,12 +95,24 @@ def render_config(config: DrafterConfig, dtype: torch.dtype) -> dict[str, Any]:
         "torch_dtype": name,
         "dtype": name,
         "target_hidden_size": config.target_hidden_size,
-        "eagle_aux_hidden_state_layer_ids": config.aux_layers.ids("boundary"),
+        **_layer_keys(config.aux_layers),
+    }
+
+
+def _layer_keys(layers: AuxLayers) -> dict[str, Any]:
+    """Where engines look for the layers that a drafter reads: SGLang in `eagle_config`, vLLM at the top level."""
+    return {
+        "eagle_aux_hidden_state_layer_ids": layers.ids("boundary"),
         "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": config.aux_layers.ids("layer_outputs"),
+            "eagle_aux_hidden_state_layer_ids": layers.ids("layer_outputs"),
             "use_aux_hidden_state": True,
         },
     }
+
+
+def name_layers(config: Mapping[str, Any], layers: AuxLayers) -> dict[str, Any]:
+    """The config of a drafter that says it reads these layers, whatever it was trained on."""
+    return {**config, **_layer_keys(layers)}
 
 
 def parse_config(raw: object, num_target_layers: int, where: str = CONFIG) -> DrafterConfig:

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle3ops.eagle3.layers import AuxLayers, resolve_layers
+from eagle3ops.eagle3.layers import resolve_layers
 from eagle3ops.engines.base import Adapter, Explains, ServeSpec, on_gpu
 from eagle3ops.engines.registry import adapter
 from eagle3ops.errors import Eagle3opsError, RequestError
 from eagle3ops.locations import expanded
 from eagle3ops.runs.job import Forecast, PlanContext
 from eagle3ops.spec.base import AuxLayersSpec
+from eagle3ops.spec.models import EngineSpec
 from eagle3ops.telemetry.gpus import inventory
 
 PROCESS_BYTES = {"sglang": 3200 << 20, "vllm": 3600 << 20}
@@ -98,8 +99,8 @@ def engine_refusal(
     *,
     speculation: bool,
     hidden_states: bool = False,
-    layers: AuxLayersSpec | None = None,
     temperature: float = 0.0,
+    topk: int = 1,
 ) -> Eagle3opsError | None:
     """Why the pipeline's engine cannot do here what a stage asks of it; None where it can.
 
@@ -107,16 +108,32 @@ def engine_refusal(
         ctx: of the stage.
         speculation: whether it needs the drafter served.
         hidden_states: whether it needs what the engine feeds the drafter.
-        layers: other aux layers than the drafter's own.
         temperature: the highest that it asks for.
+        topk: the widest tree that it drafts.
     """
-    asked = _asked(ctx, speculation, hidden_states, layers, temperature=temperature)
+    asked = _asked(ctx, speculation, hidden_states, temperature=temperature, topk=topk)
     try:
         require_gpu(asked)
         adapter(ctx.pipeline.engine.name).require(asked)
     except Eagle3opsError as error:
         return error
     return None
+
+
+def engine_version(engine: EngineSpec, target: Path) -> str | None:
+    """Of an engine that is installed separately; None for our own.
+
+    Raises:
+        RequestError: it cannot serve here.
+    """
+    told = getattr(adapter(engine.name), "version", None)
+    if told is None:
+        return None
+    asked = ServeSpec(
+        model=target, port=0, device=engine.device, python=engine.python, gpus=engine.gpus,
+        arguments=engine.arguments, variables=engine.environment,
+    )  # fmt: skip
+    return str(told(asked))
 
 
 def require_gpu(spec: ServeSpec) -> None:
@@ -160,7 +177,7 @@ def engine_notes(
         each = f", each with {engine.gpus} GPUs of its own" if on_gpu(engine.device) else ""
         notes.append(f"{engine.replicas} replicas{each}; requests are spread over them")
     if isinstance(chosen, Explains):
-        asked = _asked(ctx, speculation, hidden_states, None, topk=topk, **known)
+        asked = _asked(ctx, speculation, hidden_states, topk=topk, **known)
         explained = chosen.explain(asked)
         notes += explained
         # Of what is refused there is nothing to be copied.
@@ -177,9 +194,7 @@ def _served(chosen: Adapter, asked: ServeSpec) -> bool:
     return True
 
 
-def _asked(
-    ctx: PlanContext, speculation: bool, hidden_states: bool, layers: AuxLayersSpec | None, **known: Any
-) -> ServeSpec:
+def _asked(ctx: PlanContext, speculation: bool, hidden_states: bool, **known: Any) -> ServeSpec:
     """What a stage would serve, as far as that is known before the stages it needs have run.
 
     What is not known yet stands in launch lines by a word that nobody takes for a path.
@@ -191,7 +206,6 @@ def _asked(
         model=_target_folder(ctx) or Path("TARGET"),
         port=getattr(ctx.pipeline.stages.get("serve"), "port", None) or SHOWN_PORT,
         drafter=drafter if speculation else None,
-        aux_layers=AuxLayers((0,), 1) if layers is not None and speculation else None,
         return_hidden_states=hidden_states,
         trust_remote_code=ctx.pipeline.target.trust_remote_code,
         **known,

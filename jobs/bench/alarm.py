@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from eagle3ops.answers import AnswerRow
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.jobs.serve import ServeStageSpec
+from eagle3ops.jobs.serve.job import ServeStageSpec
 from eagle3ops.outputs.lineage import input_of, output_in
 from eagle3ops.runs.context import Context, Findings
 

@@ -16,7 +16,7 @@ from eagle3ops.jobs.bench.field import tool_figures
 from eagle3ops.jobs.bench.loads import cases
 from eagle3ops.jobs.bench.near_ties import Outputs, ask_baseline, collect, judged
 from eagle3ops.jobs.bench.spec import BUNDLED, BenchSpec
-from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
+from eagle3ops.jobs.serve.job import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json
 from eagle3ops.runs.job import Job, Plan, PlanContext
@@ -68,12 +68,13 @@ class Bench(Job):
         stage = ctx.pipeline.stages["serve"]
         assert isinstance(stage, ServeStageSpec)
         rows, length = spec.most_rows, longest_request(ctx.pipeline, spec)
-        lineup = planned(ctx, list(settings_of(spec, stage)), rows, length)
+        settings = settings_of(spec, stage)
+        lineup = planned(ctx, list(settings), rows, length)
         return Plan(
             inputs=("drafter/", "engine"),
             outputs=("bench.json",),
             forecast=engine_forecast(ctx, rows=rows, length=length, engines=lineup.most, notes=(lineup.why,)),
-            refusal=engine_refusal(ctx, speculation=True),
+            refusal=engine_refusal(ctx, speculation=True, topk=max(one.topk for one in settings.values())),
         )
 
     async def run(self, ctx: Context) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from eagle3ops.jobs.serve import SpeculationSpec
+from eagle3ops.jobs.serve.job import SpeculationSpec
 from eagle3ops.locations import expanded
 from eagle3ops.spec.base import StageSpec
 

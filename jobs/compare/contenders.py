@@ -9,8 +9,9 @@ from pydantic import Field, field_validator
 
 from eagle3ops.bench.cases import BASELINE
 from eagle3ops.bench.lineup import shared
+from eagle3ops.engines.footprint import engine_version
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec
+from eagle3ops.jobs.serve.job import ServeStageSpec, SpeculationSpec, serve_spec
 from eagle3ops.locations import expanded
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import find_run
@@ -153,21 +154,6 @@ def refuse_unfit(text: str, folder: Path, target: Path, engine: EngineSpec) -> N
         raise RequestError(
             f"stages.compare.drafters: {text}: {first.where}: {first.what}: {first.cause}{more}", remedy=first.fix
         )
-
-
-def engine_version(engine: EngineSpec, target: Path) -> str | None:
-    """Of an engine that is installed separately; None for our own. Raises RequestError where it cannot serve here."""
-    from eagle3ops.engines.base import ServeSpec
-    from eagle3ops.engines.registry import adapter
-
-    told = getattr(adapter(engine.name), "version", None)
-    if told is None:
-        return None
-    asked = ServeSpec(
-        model=target, port=0, device=engine.device, python=engine.python, gpus=engine.gpus,
-        arguments=engine.arguments, variables=engine.environment,
-    )  # fmt: skip
-    return str(told(asked))
 
 
 def server(ctx: Context, stage: ServeStageSpec, one: Contender, rows: int, length: int) -> "ServeSpec":

@@ -14,7 +14,7 @@ from eagle3ops.bench.lineup import plan_context, planned, visited, visits
 from eagle3ops.engines.footprint import engine_forecast, engine_refusal
 from eagle3ops.errors import RequestError
 from eagle3ops.jobs.compare.contenders import OURS, RUN, CompareSpec, Contender, contenders, place_of, server
-from eagle3ops.jobs.serve import ServeStageSpec
+from eagle3ops.jobs.serve.job import ServeStageSpec
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.files import write_json
@@ -58,7 +58,9 @@ class Compare(Job):
         assert isinstance(spec, CompareSpec)
         assert isinstance(stage, ServeStageSpec)
         rows, length = spec.concurrency, _PROMPT_TOKENS + spec.max_new_tokens
-        refusal = engine_refusal(ctx, speculation=True)
+        refusal = engine_refusal(
+            ctx, speculation=True, topk=max(one.topk for one in spec.settings or [stage.speculation])
+        )
         labels = [f"{number}" for number in range(len(spec.drafters) * max(1, len(spec.settings)))]
         if "fetch" in ctx.inputs and "train" in ctx.inputs:
             try:

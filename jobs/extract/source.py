@@ -67,7 +67,7 @@ async def states_source(ctx: Context, spec: ExtractSpec) -> "AsyncIterator[Sourc
     from eagle3ops.engines.sglang.extraction.server import extraction_spec
     from eagle3ops.engines.sglang.extraction.spool import Spool
     from eagle3ops.engines.sglang.extraction.states import EngineStates, within
-    from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
+    from eagle3ops.jobs.serve.job import ServeStageSpec, serve_spec, started
     from eagle3ops.runs.planning import available_memory
 
     hidden = read_target_info(ctx.inputs["fetch"]).hidden_size

@@ -11,7 +11,7 @@ from eagle3ops.answers import read_answers
 from eagle3ops.engines.base import on_gpu
 from eagle3ops.engines.footprint import SHOWN_PORT, engine_forecast, engine_refusal
 from eagle3ops.errors import Eagle3opsError, RequestError
-from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec, serve_spec, started
+from eagle3ops.jobs.serve.job import ServeStageSpec, SpeculationSpec, serve_spec, started
 from eagle3ops.jobs.sweep.spec import SweepSpec, VariantSpec, expand_spec, halving_of
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.files import write_json

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.serve import SpeculationSpec
+from eagle3ops.jobs.serve.job import SpeculationSpec
 from eagle3ops.spec.base import Section, StageSpec
 from eagle3ops.sweep import constraints
 from eagle3ops.sweep.halving import Halving

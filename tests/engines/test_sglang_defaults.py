@@ -22,7 +22,7 @@ from eagle3ops.engines.sglang.adapter import SglangAdapter
 from eagle3ops.engines.sglang.defaults import Gpu, choices, own_attention
 from eagle3ops.engines.sglang.installation import Installation
 from eagle3ops.errors import Refused, RequestError, SpecError
-from eagle3ops.jobs.serve import refuse_wrong_drafter
+from eagle3ops.jobs.serve.job import refuse_wrong_drafter
 from eagle3ops.runs.job import load_registry
 from eagle3ops.runs.keys import stage_keys
 from eagle3ops.runs.planning import plan_stages

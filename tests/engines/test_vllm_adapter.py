@@ -182,13 +182,15 @@ def test_only_the_stages_that_need_it_are_refused_and_before_they_start(tmp_path
     engine = f"{{name: vllm, device: cpu, python: {python}}}"
     text = (
         f"schema: 1\nname: a\ntarget: {{model: tiny-random}}\nengine: {engine}\n"
-        "stages: {serve: {aux_layers: {ids: [1, 2, 3], convention: boundary}}}\n"
+        "stages: {serve: {speculation: {steps: 3, topk: 2, draft_tokens: 6}}}\n"
     )
     registry = load_registry()
     pipeline = parse_pipeline(text, "a.yaml", registry.specs())
     stages = {stage.name: stage for stage in plan_stages(pipeline, registry, tmp_path, tmp_path)}
     refused = {name for name, stage in stages.items() if stage.plan.refusal is not None}
-    assert "serve" in refused
+    # Before anything is generated, and where a tree is drafted.
+    assert {"serve", "bench"} <= refused
+    assert "verify" not in refused
     assert "generate" not in refused
     admit([stages["fetch"], stages["generate"]], tmp_path)
 

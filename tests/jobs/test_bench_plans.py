@@ -23,7 +23,7 @@ from eagle3ops.jobs.bench.loads import fill_bucket, ladder
 from eagle3ops.jobs.bench.near_ties import Outputs
 from eagle3ops.jobs.bench.spec import BenchSpec
 from eagle3ops.jobs.compare.contenders import CompareSpec, contenders, drafter_folder
-from eagle3ops.jobs.serve import ServeStageSpec, SpeculationSpec
+from eagle3ops.jobs.serve.job import ServeStageSpec, SpeculationSpec
 from eagle3ops.prompts import load_prompts
 from eagle3ops.prompts.questions import bundled_questions
 from eagle3ops.runs.job import load_registry

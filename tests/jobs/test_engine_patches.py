@@ -5,7 +5,7 @@ import sysconfig
 from pathlib import Path
 
 from eagle3ops import jobs
-from eagle3ops.jobs.serve import tell_patches
+from eagle3ops.jobs.serve.job import tell_patches
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.events import EventLog, read_events
 from eagle3ops.spec.load import load_pipeline

@@ -22,7 +22,7 @@ from eagle3ops.jobs.bench import alarm
 from eagle3ops.jobs.bench.job import Bench, served_answers
 from eagle3ops.jobs.bench.spec import BenchSpec
 from eagle3ops.jobs.report.tables import alarm_tables
-from eagle3ops.jobs.serve import ServeStageSpec, serve_spec, started
+from eagle3ops.jobs.serve.job import ServeStageSpec, serve_spec, started
 from eagle3ops.outputs.benchfile import parse_bench
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.events import EventLog

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.footprint import check_layers, engine_forecast, engine_notes, engine_refusal
 from eagle3ops.errors import RequestError
+from eagle3ops.jobs.serve.other_layers import refuse_uncapturable, relabelled
 from eagle3ops.patching.installed import patches_of
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
@@ -64,7 +65,7 @@ class ServeStageSpec(StageSpec):
 
     speculation: SpeculationSpec = SpeculationSpec()
     aux_layers: AuxLayersSpec | None = None
-    """Serve with other aux layers than the drafter's config says. For experiments: the verdict will say FAIL."""
+    """Serve with other aux layers than the drafter's config says. For experiments: the wiring will be FAIL."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """A free one is taken when left out."""
     hold: bool = False
@@ -91,7 +92,8 @@ class Serve(Job):
             ctx, speculation=True, topk=chosen.topk, steps=chosen.steps, draft_tokens=chosen.draft_tokens
         )
         forecast = engine_forecast(ctx, rows=1, length=512, notes=notes)
-        refusal = engine_refusal(ctx, speculation=True, layers=spec.aux_layers) or taken_port(spec)
+        refusal = engine_refusal(ctx, speculation=True, topk=chosen.topk) or taken_port(spec)
+        refusal = refusal or refuse_uncapturable(ctx, spec.aux_layers)
         return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=forecast, refusal=refusal)
 
     async def run(self, ctx: Context) -> None:
@@ -265,6 +267,8 @@ def serve_spec(
     if spec.aux_layers is not None and speculation is not None:
         override = resolve_layers(spec.aux_layers, info.num_layers, "stages.serve.aux_layers")
     drafter: Path | None = ctx.inputs["train"] / "drafter" if speculation is not None else None
+    if override is not None and drafter is not None and engine.name != "reference":
+        drafter, override = relabelled(drafter, override, ctx.out), None
     chosen = speculation or SpeculationSpec()
     return ServeSpec.of(
         engine,

@@ -1,0 +1,69 @@
+"""How is a drafter served with other layers than it was trained on? For experiments: is a wrong wiring found out?
+
+The reference engine is told on its command line. Other engines feed a drafter what its config names, so they are given
+the same weights under another config.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eagle3ops.engines.footprint import engine_version
+from eagle3ops.errors import RequestError
+from eagle3ops.runs.files import write_json
+from eagle3ops.runs.job import PlanContext
+from eagle3ops.spec.base import AuxLayersSpec
+
+if TYPE_CHECKING:
+    from eagle3ops.eagle3.layers import AuxLayers
+
+FOLDER = "drafter-as-served"
+
+
+def relabelled(drafter: Path, layers: "AuxLayers", out: Path) -> Path:
+    """The drafter with another config: links to its files in `out/drafter-as-served`, made anew each time.
+
+    Raises:
+        OSError: its config cannot be read, or `out` not be written.
+    """
+    from eagle3ops.eagle3.checkpoint import name_layers
+
+    folder = out / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for file in drafter.iterdir():
+        if file.name != "config.json":
+            (folder / file.name).symlink_to(file.resolve())
+    write_json(folder / "config.json", name_layers(json.loads((drafter / "config.json").read_text("utf-8")), layers))
+    return folder
+
+
+def refuse_uncapturable(ctx: PlanContext, layers: AuxLayersSpec | None) -> RequestError | None:
+    """Why the pipeline's engine would fail on these layers; None where it would not, or where that is not known."""
+    from eagle3ops.eagle3.layers import resolve_layers
+    from eagle3ops.wiring.captured import captured
+
+    config, engine = ctx.target_config() or {}, ctx.pipeline.engine.name
+    count, classes = config.get("num_hidden_layers"), config.get("architectures")
+    if layers is None or engine == "reference" or not isinstance(count, int) or not isinstance(classes, list):
+        return None
+    wanted = resolve_layers(layers, count, "stages.serve.aux_layers")
+    # As an export writes them: for vLLM beside `eagle_config` at the top level, where both its model runners read them.
+    top = engine == "vllm"
+    try:
+        version = engine_version(ctx.pipeline.engine, Path("TARGET"))
+        found = captured(
+            engine, version, str(next(iter(classes), "")), count,
+            wanted.ids("boundary" if top else "layer_outputs"), key_at="top" if top else None,
+        )  # fmt: skip
+    except RequestError:
+        return None
+    told = [note for note in found.notes if not note.startswith("source: ")]
+    if len(found.boundary) == len(wanted.boundary) and not any(note.startswith("error: ") for note in told):
+        return None
+    return RequestError(
+        f"stages.serve.aux_layers: {engine} {version or ''} cannot feed a drafter these layers: "
+        f"{'; '.join(note.removeprefix('error: ') for note in told)}",
+        remedy="name layers that it captures (eagle3ops layers says which), or leave stages.serve.aux_layers out",
+    )
