@@ -5,13 +5,12 @@ the same weights under another config.
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle3ops.engines.footprint import engine_version
 from eagle3ops.errors import RequestError
-from eagle3ops.runs.files import write_json
+from eagle3ops.runs.files import read_json, write_json
 from eagle3ops.runs.job import PlanContext
 from eagle3ops.spec.base import AuxLayersSpec
 
@@ -22,7 +21,7 @@ FOLDER = "drafter-as-served"
 
 
 def relabelled(drafter: Path, layers: "AuxLayers", out: Path) -> Path:
-    """The drafter with another config: links to its files in `out/drafter-as-served`, made anew each time.
+    """The drafter with another config: links to its files in `out/drafter-as-served`.
 
     Raises:
         OSError: its config cannot be read, or `out` not be written.
@@ -30,12 +29,15 @@ def relabelled(drafter: Path, layers: "AuxLayers", out: Path) -> Path:
     from eagle3ops.eagle3.checkpoint import name_layers
 
     folder = out / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for file in drafter.iterdir():
-        if file.name != "config.json":
-            (folder / file.name).symlink_to(file.resolve())
-    write_json(folder / "config.json", name_layers(json.loads((drafter / "config.json").read_text("utf-8")), layers))
+        link = folder / file.name
+        # What is there is left alone: a server may be reading it, as bench starts several.
+        if file.name != "config.json" and not link.is_symlink():
+            link.symlink_to(file.resolve())
+    config = name_layers(json.loads((drafter / "config.json").read_text("utf-8")), layers)
+    if read_json(folder / "config.json") != config:
+        write_json(folder / "config.json", config)
     return folder
 
 

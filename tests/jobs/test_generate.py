@@ -9,9 +9,9 @@ import pytest
 
 from eagle3ops.engines.client import Answer, EngineError
 from eagle3ops.errors import Eagle3opsError
-from eagle3ops.jobs.serve import job as serve
 from eagle3ops.jobs.fetch import Fetch, FetchSpec
 from eagle3ops.jobs.generate import Generate, GenerateSpec
+from eagle3ops.jobs.serve import job as serve
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
 from eagle3ops.runs.job import load_registry
