@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from eagle3ops.eagle3.arithmetic import product, widened
 from eagle3ops.eagle3.drafter import Drafter
 from eagle3ops.eagle3.packing import Batch
 from eagle3ops.eagle3.target_head import TargetHead
@@ -77,7 +77,7 @@ def full_argmax(head: TargetHead, final: Tensor, chunk: int = 8192) -> Tensor:
     best = torch.full((final.shape[0],), float("-inf"), device=final.device)
     ids = torch.zeros(final.shape[0], dtype=torch.int64, device=final.device)
     for start in range(0, head.shape.vocab_size, chunk):
-        logits = F.linear(normed, head.lm_head_weight[start : start + chunk].to(normed.dtype))
+        logits = product(normed, head.lm_head_weight[start : start + chunk])
         value, index = logits.max(-1)
         value = value.float()
         better = value > best
@@ -94,13 +94,13 @@ def draft_teacher(head: TargetHead, draft_head: Tensor, final: Tensor) -> Tensor
         draft_head: the rows of the target's head that belong to the draft vocabulary, `[N, H]`.
         final: final states before the norm, `[n, H]`.
     """
-    normed, weight = head.normed(final), draft_head.to(final.dtype)
+    normed, weight = head.normed(final), draft_head.to(widened(final.dtype, final.device))
     wide = torch.float64 if final.dtype == torch.float64 else torch.float32
     out = torch.empty(final.shape[0], draft_head.shape[0], dtype=wide, device=final.device)
     block = block_rows(final, draft_head.shape[0])
     for start in range(0, final.shape[0], block):
         part = slice(start, start + block)
-        torch.softmax(F.linear(normed[part], weight).to(wide), -1, out=out[part])
+        torch.softmax(product(normed[part], weight).to(wide), -1, out=out[part])
     return out
 
 

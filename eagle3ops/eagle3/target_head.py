@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import functional as F
 
+from eagle3ops.eagle3.arithmetic import product
 from eagle3ops.eagle3.drafter import DrafterConfig
 from eagle3ops.eagle3.layers import AuxLayers
 from eagle3ops.errors import Eagle3opsError
@@ -231,7 +232,7 @@ class TargetHead:
     def logits(self, final: Tensor) -> Tensor:
         """Final states *before* the norm `[..., H]` -> logits over the whole vocabulary `[..., V]`."""
         normed = self.normed(final)
-        return F.linear(normed, self.lm_head_weight.to(normed.dtype))
+        return product(normed, self.lm_head_weight)
 
     def drafter_config(self, draft_vocab_size: int, aux_layers: AuxLayers) -> DrafterConfig:
         """Sizes of a drafter whose one layer has the shape of the target's."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from eagle3ops.eagle3.arithmetic import fast_bfloat16
 from eagle3ops.eagle3.drafter import Drafter
 from eagle3ops.eagle3.initial import from_drafter, from_target
 from eagle3ops.eagle3.layers import AuxLayers
@@ -24,14 +25,6 @@ from eagle3ops.eagle3.vocab import build_vocabulary, count_tokens
 Planned = tuple[int, list[int]]
 """Epoch and documents of a step."""
 Packed = tuple[int, Batch | None]
-
-
-def fast_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 matrix products are faster than float32 ones here."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(bool(probe()) for name in probes if (probe := getattr(torch.cpu, name, None)) is not None)
 
 
 QUEUED = 2

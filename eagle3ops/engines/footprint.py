@@ -52,7 +52,7 @@ def engine_forecast(
         dtype: other than the pipeline's.
         known: further fields of the forecast.
     """
-    width = _WIDTH[dtype or ctx.pipeline.engine.dtype]
+    width = _width(ctx.pipeline.engine, dtype)
     config, stored = ctx.target_config(), _stored_weights(ctx)
     if config is None or stored is None:
         return Forecast(**known)
@@ -75,6 +75,19 @@ def engine_forecast(
     engines, need = engines * engine.replicas, need * engine.replicas
     need += engines * PROCESS_BYTES.get(ctx.pipeline.engine.name, _PROCESS_BYTES)
     return Forecast(memory_bytes=need, **known)
+
+
+def _width(engine: EngineSpec, dtype: str | None) -> int:
+    """Bytes of a number in weights and cache; of our own engine also where it has to keep bfloat16 as float32."""
+    width = _WIDTH[dtype or engine.dtype]
+    if engine.name != "reference" or on_gpu(engine.device) or (dtype or engine.dtype) not in ("bfloat16", "auto"):
+        return width
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return width
+    # What torch is asked in `eagle3.arithmetic`, without loading it.
+    return width if "avx512_bf16" in flags or "amx_tile" in flags else _WIDTH["float32"]
 
 
 def _size(config: Mapping[str, object], key: str, default: int | None = None) -> int:

@@ -76,6 +76,7 @@ def _build(args: argparse.Namespace):  # type: ignore[no-untyped-def]  # its typ
     import torch
     from aiohttp import web
 
+    from eagle3ops.eagle3.arithmetic import widen_products
     from eagle3ops.eagle3.checkpoint import load_drafter
     from eagle3ops.engines.reference.drafting import SpecSettings, Speculator
     from eagle3ops.engines.reference.engine import Engine
@@ -95,6 +96,7 @@ def _build(args: argparse.Namespace):  # type: ignore[no-untyped-def]  # its typ
         if args.speculative_draft_model_path is None:
             raise RequestError("--speculative-algorithm needs --speculative-draft-model-path")
         drafter = load_drafter(args.speculative_draft_model_path, target.config.num_layers, dtype, device)
+        widen_products(drafter)
         if args.aux_layers is not None:
             aux = parse_aux_layers(args.aux_layers, target.config.num_layers)
             if len(aux.boundary) != len(drafter.config.aux_layers.boundary):

@@ -22,18 +22,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
     Args:
         q: `[B, T, heads, D]`.
-        k, v: `[B, L, kv_heads, D]`; may be views into a cache.
-        mask: from `fold_mask`, or None where every query sees every key.
+        k, v: `[B, L, kv_heads, D]`; may be views into a cache, and of a wider dtype than `q`.
+        mask: from `fold_mask`, in the dtype of `k`, or None where every query sees every key.
 
     Returns:
-        `[B, T, heads, D]`.
+        `[B, T, heads, D]` in the dtype of `q`.
     """
     rows, steps, heads, size = q.shape
     kv_heads = k.shape[2]
     group = heads // kv_heads
     folded = q.view(rows, steps, kv_heads, group, size).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
-    out = F.scaled_dot_product_attention(folded, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
-    out = out.view(rows, kv_heads, group, steps, size).permute(0, 3, 1, 2, 4)
+    out = F.scaled_dot_product_attention(folded.to(k.dtype), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+    out = out.to(q.dtype).view(rows, kv_heads, group, steps, size).permute(0, 3, 1, 2, 4)
     return out.reshape(rows, steps, heads, size)
 
 

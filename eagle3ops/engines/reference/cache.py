@@ -8,6 +8,8 @@ them before they come.
 import torch
 from torch import Tensor
 
+from eagle3ops.eagle3.arithmetic import widened
+
 _LENGTH_STEP = 256
 
 
@@ -16,13 +18,15 @@ class KVCache:
 
     Attributes:
         keys, values: one `[rows, length, kv_heads, D]` tensor per layer.
+        dtype: theirs; wider than what is written where products of that are slow.
     """
 
     def __init__(
         self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, max_rows: int
     ) -> None:
         self._shape = (kv_heads, head_dim)
-        self._options = (dtype, device)
+        self.dtype = widened(dtype, device)
+        self._options = (self.dtype, device)
         self._max_rows = max_rows
         self.rows = 0
         self.length = 0
@@ -55,8 +59,8 @@ class KVCache:
 
     def write(self, layer: int, rows: Tensor | slice, at: Tensor | slice, k: Tensor, v: Tensor) -> None:
         """Store k and v `[B, T, kv_heads, D]` at entries `at` of `rows` (both slices, or broadcasting indices)."""
-        self.keys[layer][rows, at] = k
-        self.values[layer][rows, at] = v
+        self.keys[layer][rows, at] = k.to(self.dtype)
+        self.values[layer][rows, at] = v.to(self.dtype)
 
     def view(self, layer: int, rows: slice, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` entries of `rows`."""

@@ -141,7 +141,7 @@ class Speculator:
             self.cache.write(0, torch.arange(rows, device=device)[:, None], start[:, None] + at + order, k, v)
         keys, values = self.cache.view(0, slice(0, rows), length)
         alone = steps == 1 and visible.dim() == 2 and len(set(seen)) == 1
-        mask = None if alone else fold_mask(prefix_mask(start, visible, length, q.dtype), self._group)
+        mask = None if alone else fold_mask(prefix_mask(start, visible, length, self.cache.dtype), self._group)
         return self.drafter.finish(g, attend(q, keys, values, mask))
 
     def draft(self, requests: list[Request]) -> Drafts:

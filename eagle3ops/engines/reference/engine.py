@@ -242,7 +242,7 @@ class Engine:
             at = start[:, None] + torch.arange(steps, device=device)
         mask = None
         if steps > 1 or not even:
-            mask = fold_mask(prefix_mask(start, visible, length, target.dtype), self._group)
+            mask = fold_mask(prefix_mask(start, visible, length, self.cache.dtype), self._group)
         whole = slice(0, rows)
 
         def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

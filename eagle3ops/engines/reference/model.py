@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from eagle3ops.eagle3.arithmetic import product, widened
 from eagle3ops.eagle3.blocks import rope_table
 from eagle3ops.eagle3.target_head import TargetShape, TargetTensors
 from eagle3ops.engines.reference.attention import attend_causal
@@ -159,20 +160,21 @@ class Target:
         self.config = config
         self.embed_weight = tensors["model.embed_tokens.weight"]
         self.norm_weight = tensors["model.norm.weight"]
-        self.head_weight = tensors.get("lm_head.weight", self.embed_weight)
         self.dtype = self.embed_weight.dtype
         self.device = self.embed_weight.device
-        self.layers = [self._layer(config, tensors, f"model.layers.{k}.") for k in range(config.num_layers)]
+        wide = widened(self.dtype, self.device)
+        self.head_weight = tensors.get("lm_head.weight", self.embed_weight).to(wide)
+        self.layers = [self._layer(config, tensors, f"model.layers.{k}.", wide) for k in range(config.num_layers)]
         self._norm_shape = (config.hidden_size,)
         self._rope = torch.empty(0)
         self._grow_rope(1024)
 
     @staticmethod
-    def _layer(config: TargetShape, tensors: Mapping[str, Tensor], at: str) -> _Layer:
+    def _layer(config: TargetShape, tensors: Mapping[str, Tensor], at: str, wide: torch.dtype) -> _Layer:
         attention, mlp = at + "self_attn.", at + "mlp."
         bias = head_norm = None
         if config.model_type == "qwen2":
-            bias = torch.cat([tensors[f"{attention}{name}_proj.bias"] for name in "qkv"])
+            bias = torch.cat([tensors[f"{attention}{name}_proj.bias"] for name in "qkv"]).to(wide)
         if config.model_type == "qwen3":
             heads = (("q", config.num_attention_heads), ("k", config.num_key_value_heads))
             head_norm = torch.cat([tensors[f"{attention}{name}_norm.weight"].expand(n, -1) for name, n in heads])
@@ -180,11 +182,11 @@ class Target:
             qkv_bias=bias,
             head_norm=head_norm,
             input_norm=tensors[at + "input_layernorm.weight"],
-            qkv=torch.cat([tensors[f"{attention}{name}_proj.weight"] for name in "qkv"]),
-            out=tensors[attention + "o_proj.weight"],
+            qkv=torch.cat([tensors[f"{attention}{name}_proj.weight"] for name in "qkv"]).to(wide),
+            out=tensors[attention + "o_proj.weight"].to(wide),
             post_norm=tensors[at + "post_attention_layernorm.weight"],
-            gate_up=torch.cat([tensors[f"{mlp}{name}_proj.weight"] for name in ("gate", "up")]),
-            down=tensors[mlp + "down_proj.weight"],
+            gate_up=torch.cat([tensors[f"{mlp}{name}_proj.weight"] for name in ("gate", "up")]).to(wide),
+            down=tensors[mlp + "down_proj.weight"].to(wide),
         )
 
     @staticmethod
@@ -283,7 +285,7 @@ class Target:
         halves = (rows, steps, heads + kv_heads, 2, size // 2)
         whole = (rows, steps, heads + kv_heads, size)
         turned, inner = (heads + kv_heads) * size, config.intermediate_size
-        linear, norm = F.linear, F.rms_norm
+        linear, norm = product, F.rms_norm
         kept: dict[int, Tensor] = {}
         for index, layer in enumerate(self.layers):
             if index in want:
@@ -342,4 +344,4 @@ class Target:
 
     def logits(self, normed: Tensor) -> Tensor:
         """Final state after the norm `[..., H]` -> logits `[..., V]`."""
-        return F.linear(normed, self.head_weight)
+        return product(normed, self.head_weight)
