@@ -67,4 +67,6 @@ def _follows(first: Tensor, rows: int, piece: Tensor) -> bool:
         and piece.stride() == first.stride()
         and piece.storage_offset() == first.storage_offset() + rows * first.stride(0)
         and piece.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        # At one address there may be a view that ends sooner.
+        and piece.untyped_storage().nbytes() == first.untyped_storage().nbytes()
     )

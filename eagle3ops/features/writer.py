@@ -214,7 +214,7 @@ class FeatureWriter:
             raise NoSoundRow(f"shard {name} has no sound row: {told}")
         offsets = torch.tensor([0, *(row.token_ids.numel() for row in sound)]).cumsum(0)
         tensors = {
-            "token_ids": [part.to(torch.int32) for part in parts([row.token_ids for row in sound])],
+            "token_ids": [row.token_ids.to(torch.int32) for row in sound],
             "loss_mask": [row.loss_mask for row in sound],
             **self._states(sound, offsets),
             "offsets": [offsets],

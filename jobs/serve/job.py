@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from eagle3ops.answers import read_answers
 from eagle3ops.engines.footprint import check_layers, engine_forecast, engine_notes, engine_refusal
 from eagle3ops.errors import RequestError
-from eagle3ops.jobs.serve.other_layers import refuse_uncapturable, relabelled
+from eagle3ops.jobs.serve.other_layers import refuse_unservable, relabelled
 from eagle3ops.patching.installed import patches_of
 from eagle3ops.runs.context import Context
 from eagle3ops.runs.directory import RunDirectory
@@ -93,7 +93,7 @@ class Serve(Job):
         )
         forecast = engine_forecast(ctx, rows=1, length=512, notes=notes)
         refusal = engine_refusal(ctx, speculation=True, topk=chosen.topk) or taken_port(spec)
-        refusal = refusal or refuse_uncapturable(ctx, spec.aux_layers)
+        refusal = refusal or refuse_unservable(ctx, spec.aux_layers)
         return Plan(inputs=("target", "drafter/"), outputs=("serve.json",), forecast=forecast, refusal=refusal)
 
     async def run(self, ctx: Context) -> None:

@@ -41,14 +41,23 @@ def relabelled(drafter: Path, layers: "AuxLayers", out: Path) -> Path:
     return folder
 
 
-def refuse_uncapturable(ctx: PlanContext, layers: AuxLayersSpec | None) -> RequestError | None:
+def refuse_unservable(ctx: PlanContext, layers: AuxLayersSpec | None) -> RequestError | None:
     """Why the pipeline's engine would fail on these layers; None where it would not, or where that is not known."""
     from eagle3ops.eagle3.layers import resolve_layers
     from eagle3ops.wiring.captured import captured
 
     config, engine = ctx.target_config() or {}, ctx.pipeline.engine.name
     count, classes = config.get("num_hidden_layers"), config.get("architectures")
-    if layers is None or engine == "reference" or not isinstance(count, int) or not isinstance(classes, list):
+    if layers is None:
+        return None
+    own = getattr(ctx.pipeline.stages.get("extract"), "aux_layers", None)
+    reads = 3 if own is None else len(own.ids)
+    if len(layers.ids) != reads:
+        return RequestError(
+            f"stages.serve.aux_layers: the drafter reads {reads} layers, and {len(layers.ids)} are named",
+            remedy="name as many as it was trained on, or leave stages.serve.aux_layers out",
+        )
+    if engine == "reference" or not isinstance(count, int) or not isinstance(classes, list):
         return None
     wanted = resolve_layers(layers, count, "stages.serve.aux_layers")
     # As an export writes them: for vLLM beside `eagle_config` at the top level, where both its model runners read them.
@@ -61,7 +70,7 @@ def refuse_uncapturable(ctx: PlanContext, layers: AuxLayersSpec | None) -> Reque
         )  # fmt: skip
     except RequestError:
         return None
-    told = [note for note in found.notes if not note.startswith("source: ")]
+    told = [note for note in found.notes if note.startswith("error: ") or "dropped" in note or "come out" in note]
     if len(found.boundary) == len(wanted.boundary) and not any(note.startswith("error: ") for note in told):
         return None
     return RequestError(

@@ -22,6 +22,8 @@ SILENT_S = 300.0
 """A running run that has said nothing for so long is worth a look."""
 REFUSED = 6
 """Exit code of what was refused before it started."""
+VERDICT_FAIL = 3
+"""Exit code of a run in which a check came to FAIL."""
 _RANK = {"bad": 0, "warn": 1, "head": 2, "plain": 3}
 
 
@@ -135,7 +137,9 @@ def _run(row: RunRow, detail: RunDetail | None, now: float) -> Matter | None:
     if row.status == "failed" and row.exit_code == REFUSED:
         text = f"{row.name}, {ago}{because}"
         return Matter(f"run/{row.run_id}", "bad", "refused", text, "2 Run", "run", row.run_id, row.since)
-    if row.status in ("failed", "damaged"):
+    # It ended before a stage that the verdict made pointless: to resume it would end it there again.
+    stopped = row.status == "failed" and row.exit_code == VERDICT_FAIL
+    if row.status in ("failed", "damaged") and not stopped:
         text = f"{row.name}, {ago}{because}"
         return Matter(
             f"run/{row.run_id}", "bad", row.status, text, "r resumes it, 3 Logs", "logs", row.run_id, row.since
@@ -146,7 +150,7 @@ def _run(row: RunRow, detail: RunDetail | None, now: float) -> Matter | None:
         return Matter(f"run/{row.run_id}", "warn", "interrupted", text, "r resumes it", "run", row.run_id, row.since)
     told = sorted(detail.verdicts, key=lambda one: one[1] is None) if detail is not None else []
     failed = next((one for one in told if not one[1]), None)
-    judged = row.status in ("verdict FAIL", f"verdict {UNDECIDED}")
+    judged = stopped or row.status in ("verdict FAIL", f"verdict {UNDECIDED}")
     if judged or (failed is not None and row.status == "running"):
         names = cause.removeprefix(f"{row.status}: ") if judged else ""
         open_ = row.status == f"verdict {UNDECIDED}" if judged else failed is not None and failed[1] is None

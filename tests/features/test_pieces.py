@@ -1,5 +1,6 @@
 """Are the pieces of rows, taken together, the same rows in the same order?"""
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,3 +46,20 @@ def test_neighbours_in_memory_are_not_copied() -> None:
     assert torch.equal(copied, torch.cat((whole[4:], whole[:4])))
     (mixed,) = parts([whole[:4], whole.clone()[4:]])
     assert torch.equal(mixed, whole)
+
+
+def test_what_only_seems_to_follow_is_copied() -> None:
+    whole = torch.arange(80.0).view(20, 4)
+    # Every second row, then the rows from where they would go on.
+    (part,) = parts([whole[0:4:2], whole[4:6]])
+    assert torch.equal(part, torch.cat((whole[0:4:2], whole[4:6])))
+    # One address, and a storage that ends sooner.
+    numbers = np.arange(8.0)
+    first, rest = torch.from_numpy(numbers[:4]), torch.from_numpy(numbers)[4:]
+    (part,) = parts([first, rest])
+    assert part.tolist() == numbers.tolist()
+    # The same place in the same memory, in numbers of another kind.
+    ints = torch.arange(8, dtype=torch.int32)
+    (part,) = parts([ints[:4], ints.view(torch.float32)[4:]])
+    assert part.tolist()[:4] == [0, 1, 2, 3]
+    assert part.tolist()[4:] == ints.view(torch.float32)[4:].tolist()

@@ -244,3 +244,12 @@ def test_rows_are_spread_over_all_shards(tmp_path: Path) -> None:
     assert [row.id for row in reader.spread(5)] == ["0-1", "1-0", "2-1", "2-3", "2-5"]
     assert [row.id for row in reader.spread(99)] == [row.id for row in reader.rows()]
     assert reader.spread(0) == []
+
+
+def test_token_ids_of_any_whole_type_are_stored_as_int32(tmp_path: Path) -> None:
+    kinds = (torch.int64, torch.int16, torch.uint16, torch.int32)
+    rows = [make_row(str(number)) for number in range(len(kinds))]
+    given_rows = [replace(row, token_ids=row.token_ids.to(kind)) for row, kind in zip(rows, kinds, strict=True)]
+    FeatureWriter(tmp_path, HEADER).write_shard("x", given_rows)
+    for read, wanted in zip(FeatureReader(tmp_path).rows(), rows, strict=True):
+        assert torch.equal(read.token_ids, wanted.token_ids)

@@ -228,6 +228,11 @@ def test_a_stage_whose_figures_would_say_nothing_is_not_started_after_a_failing_
         assert (state["status"], state["exit_code"], state["stages"]["end"]["status"]) == ("failed", 3, "waiting")
     found = json.loads(toy.call("incidents", "last", "--json").stdout)
     assert [one["kind"] for one in found if one["severity"] == "error"] == ["verdict"]
+    # What is undecided stops nothing.
+    assert toy.job("--set", "stages.use.passed=null").returncode == 3
+    assert (toy.last().artifacts / "end" / "report").is_file()
+    assert toy.job("--set", "stages.use.passed=false", "--set", "seed=1").returncode == 3
+    assert not (toy.last().artifacts / "end" / "report").exists()
     forced = toy.call("runs", "resume", "last", "--yes")
     assert forced.returncode == 3
     assert (toy.last().artifacts / "end" / "report").is_file()

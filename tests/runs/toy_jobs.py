@@ -87,7 +87,7 @@ class UseSpec(StageSpec):
         "engine",
     ] = "plain"
 
-    passed: bool = True
+    passed: bool | None = True
     aux_layers: AuxLayersSpec | None = None
     lr: float = 1e-3
 

@@ -65,6 +65,18 @@ def found(*rows: RunRow, **more: Any) -> list[tuple[str, str | None]]:
     return [(one.word, one.run.rpartition("-")[0].rpartition("-")[2] if one.run else None) for one in answer]
 
 
+def test_a_run_that_stopped_for_a_verdict_is_not_one_to_resume() -> None:
+    cause = "bench was not started: verify/wiring is FAIL, so its figures would say nothing"
+    stopped = row("a-0001", "failed", exit_code=3, cause=cause)
+    (matter,) = matters([stopped], None, None, [], None, NOW)
+    assert (matter.word, matter.room, matter.hint) == ("FAIL", "wiring", "6 Wiring")
+    assert cause in matter.text
+    told = detail(stopped, verdicts=[("verify/wiring", False, "every layer is off by +1")], cause=cause)
+    (matter,) = matters([stopped], told, None, [], None, NOW)
+    assert matter.room == "wiring"
+    assert "every layer is off by +1" in matter.text
+
+
 def test_runs_that_failed_or_stopped_wait_until_one_of_the_same_name_did_better() -> None:
     broken, stopped = row("a-0001", "failed"), row("b-0001", "interrupted", 30)
     assert found(broken, stopped) == [("failed", "a"), ("interrupted", "b")]

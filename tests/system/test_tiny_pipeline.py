@@ -130,6 +130,10 @@ def test_wrong_wiring_on_the_serving_side_fails_and_names_the_layers(
     ]
     assert not verdict["passed"]
     assert f"trained on {trained}, but {served} is served" in verdict["reason"]
+    # The name of that verdict is the one for which bench is not started.
+    whole = run(finished, cache, "--job", "pipeline", "--spec", "tiny", "--set", override)
+    assert whole.returncode == 3
+    assert "bench was not started: verify/wiring is FAIL" in whole.stderr
 
 
 def test_an_undecided_wiring_is_no_pass(finished: Path, cache: Path) -> None:

@@ -18,7 +18,7 @@ class Memory:
     """
 
     def __init__(self, most: int) -> None:
-        """Args: most: bytes that are kept for later; what is more is freed."""
+        """Args: most: bytes that are kept for later; what is more is freed when something is taken."""
         self._most = most
         self._free: list[NDArray[np.uint8]] = []
         self._returned: deque[NDArray[np.uint8]] = deque()
@@ -27,7 +27,7 @@ class Memory:
         """So many bytes, uint8, of any content."""
         while self._returned:
             self._free.append(self._returned.popleft())
-        fitting = [k for k, one in enumerate(self._free) if size <= one.nbytes <= 2 * size]
+        fitting = [k for k, one in enumerate(self._free) if size <= one.nbytes <= size + size // 4]
         if fitting:
             whole = self._free.pop(min(fitting, key=lambda k: self._free[k].nbytes))
         else:
