@@ -226,3 +226,25 @@ def test_the_last_event_comes_when_statistics_and_states_are_complete(settings: 
         pass
     assert seen == [(17, 17, 17)]
     assert request.finished >= request.started >= request.created
+
+
+def test_whoever_watches_sees_long_prompts_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a server that reads many of them for minutes looks as one that hangs."""
+    monkeypatch.setattr("eagle3ops.engines.reference.engine._PREFILL_TOKENS", 8)
+    seen: list[tuple[int, int]] = []
+    prefill = Engine._prefill
+
+    def watched(self: Engine, chunk: list[Request]) -> None:
+        seen.append((self.at_work, self.counters.passes))
+        prefill(self, chunk)
+
+    monkeypatch.setattr(Engine, "_prefill", watched)
+    engine = Engine(tiny_target(), speculator=None, stops=(VOCAB - 1,), max_running=5)
+    ends: list[Event] = []
+    params = SamplingParams(max_new_tokens=1)
+    engine.submit([Request(str(number), text, params, ends.append) for number, text in enumerate(prompts(5))])
+    assert engine.at_work == 0
+    engine.step()
+    assert len(seen) > 1
+    assert seen == [(5, number) for number in range(len(seen))]
+    assert engine.at_work == 0

@@ -86,6 +86,11 @@ class Engine:
         self.counters.throughput = (self.counters.generated - before) / max(time.monotonic() - began, 1e-9)
         return True
 
+    @property
+    def at_work(self) -> int:
+        """Requests that are being answered, those whose prompts are being read included; from any thread."""
+        return max(len(self.running), len(self._admitting))
+
     def fail_all(self, reason: str) -> None:
         """End every request with an error: the state of a broken step cannot be trusted."""
         with self.wake:
@@ -201,6 +206,8 @@ class Engine:
         index = torch.arange(len(chunk), device=device)
         tokens = self._choose(chunk, target.logits(target.normed(x[index, ends])))
         self.counters.prompted += sum(lengths)
+        # Many long prompts at once take minutes on a slow machine; whoever watches must see that they go on.
+        self.counters.passes += 1
         for offset, request in enumerate(chunk):
             request.row, request.seen = first + offset, lengths[offset]
             self.running.append(request)

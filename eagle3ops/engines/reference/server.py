@@ -169,7 +169,7 @@ class Server:
         state: dict[str, Any] = {
             "last_gen_throughput": engine.counters.throughput,
             "memory_usage": {"kvcache": engine.cache.nbytes / 1e9},
-            "num_running_reqs": len(engine.running),
+            "num_running_reqs": engine.at_work,
             "num_queue_reqs": len(engine.waiting),
         }
         if engine.speculator is not None:
@@ -181,7 +181,7 @@ class Server:
         engine = self.worker.engine
         settings = None if engine.speculator is None else engine.speculator.settings
         shape = None if settings is None else (settings.steps, settings.draft_tokens)
-        text = answers.metrics(engine.counters, len(engine.running), len(engine.waiting), self.model, shape)
+        text = answers.metrics(engine.counters, engine.at_work, len(engine.waiting), self.model, shape)
         return web.Response(text=text, content_type="text/plain")
 
     async def start_profile(self, request: web.Request) -> web.Response:
