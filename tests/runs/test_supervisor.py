@@ -229,8 +229,13 @@ def test_a_stage_whose_figures_would_say_nothing_is_not_started_after_a_failing_
     found = json.loads(toy.call("incidents", "last", "--json").stdout)
     assert [one["kind"] for one in found if one["severity"] == "error"] == ["verdict"]
     # What is undecided stops nothing.
-    assert toy.job("--set", "stages.use.passed=null").returncode == 3
+    before = toy.variables
+    toy.variables = before | {"TOY_UNDECIDED": "1"}
+    undecided = toy.job("--set", "seed=2")
+    assert undecided.returncode == 3
+    assert "UNDECIDED  use/joined" in undecided.stderr
     assert (toy.last().artifacts / "end" / "report").is_file()
+    toy.variables = before
     assert toy.job("--set", "stages.use.passed=false", "--set", "seed=1").returncode == 3
     assert not (toy.last().artifacts / "end" / "report").exists()
     forced = toy.call("runs", "resume", "last", "--yes")

@@ -87,7 +87,7 @@ class UseSpec(StageSpec):
         "engine",
     ] = "plain"
 
-    passed: bool | None = True
+    passed: bool = True
     aux_layers: AuxLayersSpec | None = None
     lr: float = 1e-3
 
@@ -165,7 +165,8 @@ class Use(Job):
         parts = sorted(ctx.inputs["make"].glob("part-*"), key=lambda path: int(path.name.split("-")[1]))
         (ctx.out / "joined").write_text("\n".join(path.read_text() for path in parts))
         ctx.patched("toy-recipe", "applied", {"site": "/venv/site-packages"})
-        ctx.verdict("joined", spec.passed, "all parts are there" if spec.passed else "a part is wrong")
+        passed = None if os.environ.get("TOY_UNDECIDED") else spec.passed
+        ctx.verdict("joined", passed, "all parts are there" if spec.passed else "a part is wrong")
 
 
 def _make_orphans(count: int) -> None:
